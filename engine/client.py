@@ -1,0 +1,50 @@
+"""The seam between the HTTP side and whatever runs the model. No torch here, and none behind the import of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from engine.messages import EngineInfo, EngineStatus, Event, GenerateRequest
+from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, StoreStats
+
+
+class CacheAdmin(Protocol):
+    """The operator's view of the store. Keys are the 64 hex digits of a `VisualKey` digest."""
+
+    async def stats(self) -> StoreStats: ...
+
+    async def entries(self, select: EntryFilter, cursor: str | None, limit: int) -> EntryPage: ...
+
+    async def entry(self, key: str) -> EntryInfo | None:
+        """Look without touching recency."""
+        ...
+
+    async def delete(self, key: str) -> bool:
+        """Remove from every tier; False if no tier held it."""
+        ...
+
+    async def evict(self, select: EntryFilter, max_bytes: int | None, dry_run: bool) -> EvictResult:
+        """Remove least recently used entries that match, until `max_bytes` are freed (None: all that match)."""
+        ...
+
+
+class EngineClient(Protocol):
+    """One worker, in this process or another."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    @property
+    def cache(self) -> CacheAdmin: ...
+
+    def status(self) -> EngineStatus: ...
+
+    def submit(self, request: GenerateRequest) -> AsyncIterator[Event]:
+        """Events of one request, ending with exactly one terminal event. Closing the iterator early aborts the request
+        (generation stops within one step). Failures arrive as `Failed`, they are not raised."""
+        ...
+
+    async def close(self, drain_seconds: float) -> None:
+        """Take no new requests, give the running ones `drain_seconds`, then end them as `engine_stopped`."""
+        ...

@@ -1,0 +1,61 @@
+"""Errors of the engine, torch-free. Each has a stable code that crosses the process boundary in `Failed`.
+
+EngineError
+|- InvalidPrompt            invalid_prompt             the conversation cannot be laid out as a prompt
+|- ContextLengthExceeded    context_length_exceeded    prompt plus the tokens asked for do not fit the model
+|- UnknownPolicy            unknown_policy             no refresh policy of that name, or an unknown option of one
+|- InvalidRefreshRatio      invalid_refresh_ratio      not in [0, 1]
+|- QueueFull                queue_full                 too many requests are waiting
+|- Aborted                  aborted                    the client went away or asked for the end
+|- EngineStopped            engine_stopped             the worker is stopping or has died
+|- UnsupportedModel         unsupported_model          the checkpoint cannot be served (only at start)
+`- InternalError            internal_error             anything else; the cause is in the log, never in the message
+"""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Base of the tree. `message` is written by us and safe to show to a user."""
+
+    code = "internal_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidPrompt(EngineError):
+    code = "invalid_prompt"
+
+
+class ContextLengthExceeded(EngineError):
+    code = "context_length_exceeded"
+
+
+class UnknownPolicy(EngineError):
+    code = "unknown_policy"
+
+
+class InvalidRefreshRatio(EngineError):
+    code = "invalid_refresh_ratio"
+
+
+class QueueFull(EngineError):
+    code = "queue_full"
+
+
+class Aborted(EngineError):
+    code = "aborted"
+
+
+class EngineStopped(EngineError):
+    code = "engine_stopped"
+
+
+class UnsupportedModel(EngineError):
+    code = "unsupported_model"
+
+
+class InternalError(EngineError):
+    code = "internal_error"

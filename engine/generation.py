@@ -1,0 +1,179 @@
+"""The life of one request inside the worker: prepared, prefilled piece by piece, decoded, its memory given back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from engine.compile import compile_image
+from engine.decode import Decoder
+from engine.errors import ContextLengthExceeded
+from engine.families.base import Grid
+from engine.forward import Work
+from engine.layout import PromptLayout
+from engine.messages import Finished, GenerateRequest, KvReport, TextDelta, Timings
+from engine.refresh import Prefill, Prefilled, slots_needed
+from engine.report import kv_report, usage
+from engine.runtime import Choice, Runtime
+from engine.sampling import Sampler
+from engine.text import Detokenizer, StopStrings
+from store.entry import ImageKV
+from store.tiered import Fetched
+
+# Slots reserved behind the prompt at first; the KV grows where an answer is longer.
+FIRST_ANSWER_SLOTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that was found good: laid out, and fitting the model."""
+
+    request: GenerateRequest
+    choice: Choice
+    layout: PromptLayout
+    grids: tuple[Grid, ...]
+    max_tokens: int
+    submitted: float
+
+
+def prepare(runtime: Runtime, request: GenerateRequest, submitted: float) -> Prepared:
+    """Check and lay out a request. Raises `EngineError` for what is wrong with it."""
+    choice = runtime.choose(request.cache)
+    grids = tuple(runtime.family.grid(image.width, image.height) for image in request.images)
+    layout = runtime.prompt.layout(request.messages, grids)
+    max_tokens = answer_budget(layout.length, request.sampling.max_tokens, runtime.family.max_context)
+    return Prepared(request, choice, layout, grids, max_tokens, submitted)
+
+
+def answer_budget(prompt: int, asked: int | None, context: int) -> int:
+    """Tokens that may be generated. Raises `ContextLengthExceeded` where prompt and answer do not fit together."""
+    room = context - prompt
+    if room < (asked or 1):
+        raise ContextLengthExceeded(
+            f"the prompt has {prompt} tokens and {asked or 1} are asked for, but the model holds {context}"
+        )
+    return asked or room
+
+
+class Generation:
+    """Exhaust `prefill`, then call `decode` until `finished` is set; `close` at the end, whatever happened."""
+
+    def __init__(self, runtime: Runtime, prepared: Prepared, emit: Callable[[TextDelta], None]) -> None:
+        self._runtime = runtime
+        self._prepared = prepared
+        self._emit = emit
+        self._fetched: dict[bytes, Fetched[ImageKV]] = {}
+        self._decoder: Decoder | None = None
+        self._report: KvReport | None = None
+        self._token = -1
+        self._generated = 0
+        self._sampler = Sampler(prepared.request.sampling)
+        self._detokenizer = Detokenizer(runtime.prompt.tokenizer)
+        self._stops = StopStrings(prepared.request.sampling.stop)
+        self._marks = [prepared.submitted]
+        self.finished: Finished | None = None
+        self.work = Work()
+
+    def prefill(self) -> Iterator[None]:
+        """Pieces: one for each image to fetch or compile, one for the scoring and refresh pass with the first token."""
+        self._mark()
+        features: dict[bytes, torch.Tensor] = {}
+        for index, image in enumerate(self._prepared.request.images):
+            if image.digest not in features:
+                features[image.digest] = self._features(index)
+                yield
+        self._mark()
+        prefilled = self._first_logits(features)
+        self._mark()
+        self._report = self._make_report(prefilled)
+        self._take(prefilled.logits)
+
+    def decode(self) -> None:
+        """Generate one more token."""
+        assert self._decoder is not None and self.finished is None
+        self._take(self._decoder.step(self._token, self.work))
+
+    def close(self) -> None:
+        """Give back leases and KV. Safe at any time, more than once."""
+        for fetched in self._fetched.values():
+            fetched.release()
+        self._fetched.clear()
+        if self._decoder is not None:
+            self._runtime.pool.give_back(self._decoder.kv)
+            self._decoder = None
+
+    def _mark(self) -> None:
+        self._marks.append(time.monotonic())
+
+    def _features(self, index: int) -> torch.Tensor:
+        """Vision features of one image, from its entry where the policy uses the store."""
+        runtime, request = self._runtime, self._prepared.request
+        image = request.images[index]
+        pixels = np.frombuffer(image.pixels, dtype=np.uint8).reshape(image.height, image.width, 3)
+        if not self._prepared.choice.policy.uses_store:
+            return runtime.family.encode(pixels)
+
+        def compile_entry() -> ImageKV:
+            encoded = runtime.family.encode(pixels)
+            grid = self._prepared.grids[index]
+            return compile_image(runtime.family, runtime.pool, runtime.prompt.prefix_ids, encoded, grid, self.work)
+
+        fetched = runtime.store.fetch(runtime.key(request.tenant, image), compile_entry, request.cache.mode)
+        self._fetched[image.digest] = fetched
+        return fetched.entry.features.to(runtime.family.device)
+
+    def _first_logits(self, features: dict[bytes, torch.Tensor]) -> Prefilled:
+        runtime, layout, choice = self._runtime, self._prepared.layout, self._prepared.choice
+        digests = self._span_digests()
+        answer = min(self._prepared.max_tokens, FIRST_ANSWER_SLOTS)
+        kv = runtime.pool.take(max(slots_needed(layout), layout.length + answer))
+        self._decoder = Decoder(runtime.family, runtime.pool, kv, layout.length, layout.next_position)
+        prefill = Prefill(runtime.family, kv, layout, [features[digest] for digest in digests], self.work)
+        if not choice.policy.uses_store:
+            return prefill.full()
+        return prefill.reuse([self._fetched[digest].entry for digest in digests], choice.policy, choice.ratio)
+
+    def _span_digests(self) -> list[bytes]:
+        return [self._prepared.request.images[span.image].digest for span in self._prepared.layout.spans]
+
+    def _make_report(self, prefilled: Prefilled) -> KvReport:
+        request, layout = self._prepared.request, self._prepared.layout
+        fetched = [self._fetched.get(digest) for digest in self._span_digests()]
+        keys = [self._runtime.key(request.tenant, request.images[span.image]).hex for span in layout.spans]
+        return kv_report(self._prepared.choice, layout, prefilled, fetched, keys)
+
+    def _take(self, logits: torch.Tensor) -> None:
+        """Draw the next token, show the text that became final, and finish where the answer ends."""
+        self._token = self._sampler.draw(logits)
+        self._generated += 1
+        if self._token in self._runtime.family.stop_tokens:
+            self._finish("stop")
+            return
+        self._show(self._stops.add(self._detokenizer.add(self._token)))
+        if self._stops.found:
+            self._finish("stop")
+        elif self._generated >= self._prepared.max_tokens:
+            self._finish("length")
+
+    def _finish(self, reason: str) -> None:
+        if not self._stops.found:
+            self._show(self._stops.add(self._detokenizer.flush()) + self._stops.flush())
+        assert self._report is not None
+        self._mark()
+        submitted, started, images, first, end = self._marks
+        stores = self._prepared.request.cache.mode in ("auto", "rewrite")
+        self.finished = Finished(
+            self._prepared.request.id,
+            "length" if reason == "length" and not self._stops.found else "stop",
+            usage(self._prepared.layout, self._report, self._generated, stores),
+            self._report,
+            Timings(started - submitted, images - started, first - submitted, end - submitted),
+        )
+
+    def _show(self, text: str) -> None:
+        if text:
+            self._emit(TextDelta(self._prepared.request.id, text))

@@ -1,0 +1,201 @@
+"""What crosses the seam between the HTTP side and a worker: frozen values, no torch.
+
+A request goes one way (`GenerateRequest`), events come back (`Event`). Every accepted request ends in exactly one
+terminal event: `Finished` or `Failed`. An abort asked for by the client ends as `Failed` with code `aborted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Role = Literal["system", "user", "assistant"]
+CacheMode = Literal["auto", "read", "bypass", "rewrite"]
+ImageOutcome = Literal["hit", "miss", "outdated", "corrupt", "bypass"]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInput:
+    """One decoded image: upright RGB, row-major, 3 bytes a pixel.
+
+    `digest` is the canonical digest (SHA-256 over mode, width, height and the pixels, see `store.keys.pixel_digest`).
+    """
+
+    digest: bytes
+    width: int
+    height: int
+    pixels: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """A place in the conversation where `GenerateRequest.images[index]` stands."""
+
+    index: int
+
+
+Part = TextPart | ImagePart
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: Role
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """`max_tokens` None means "as many as the context still holds". Temperature 0 is greedy."""
+
+    max_tokens: int | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheOptions:
+    """How this request uses the store.
+
+    auto: read, and store what was missing. read: read, store nothing. bypass: neither. rewrite: compile anew and store.
+    `policy` and `refresh_ratio` None mean the server's defaults; `options` are the policy's own (for instance
+    `{"preset": "paper"}`).
+    """
+
+    mode: CacheMode = "auto"
+    policy: str | None = None
+    refresh_ratio: float | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    id: str
+    tenant: str
+    messages: tuple[Message, ...]
+    images: tuple[ImageInput, ...]
+    sampling: Sampling = Sampling()
+    cache: CacheOptions = CacheOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class ImageReport:
+    """What happened to one image of a request. `bytes` is the size of the stored record, `load_seconds` the time to
+    fetch and decode it (0 for a compile), `compile_seconds` the time to compute it (0 for a hit)."""
+
+    key: str
+    outcome: ImageOutcome
+    reason: str
+    tier: str | None
+    bytes: int
+    load_seconds: float
+    compile_seconds: float
+    tokens: int
+    refreshed: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KvReport:
+    """What a request reused and recomputed. Token counts are visual tokens over all images; reused + refreshed = total
+    (under policy `full` every visual token counts as refreshed). `fallback` names why a reuse policy ran as full
+    prefill, else it is None."""
+
+    policy: str
+    refresh_ratio: float
+    images: tuple[ImageReport, ...]
+    visual_tokens: int
+    reused: int
+    refreshed: int
+    fallback: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """`cached_tokens`: prompt tokens whose KV was reused. `cache_write_tokens`: image tokens compiled and stored."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    image_tokens: int
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds inside the engine, from `submit` on: waiting, images fetched or compiled, first token, whole request."""
+
+    queue: float
+    images: float
+    first_token: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The prompt was tokenised and fits: from here on a response may be started."""
+
+    request_id: str
+    prompt_tokens: int
+    image_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """Text that is final: held back until no stop string or split character can change it. Never empty."""
+
+    request_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    request_id: str
+    reason: Literal["stop", "length"]
+    usage: Usage
+    report: KvReport
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """`code` is stable (see `engine.errors`), `message` is ours and safe to show."""
+
+    request_id: str
+    code: str
+    message: str
+
+
+Event = Accepted | TextDelta | Finished | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What the HTTP side needs to know of a loaded model."""
+
+    model: str
+    max_context: int
+    policies: tuple[str, ...]
+    default_policy: str
+    default_refresh_ratio: float
+    device: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """`ready` with the reasons why not; `progress_seconds` is the time since the worker last finished a step or was
+    seen idle; queue lengths are requests."""
+
+    ready: bool
+    reasons: tuple[str, ...]
+    progress_seconds: float
+    waiting: int
+    running: int

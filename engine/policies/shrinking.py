@@ -1,0 +1,42 @@
+"""How many visual tokens a layer-wise policy computes at each layer."""
+
+from __future__ import annotations
+
+from engine.policies.base import budget
+
+HALVINGS = 60
+
+
+def linear_counts(ratio: float, candidates: int, layers: int) -> tuple[int, ...]:
+    """All tokens at layer 0, then linearly fewer to none, so that the mean over the layers is `ratio`.
+
+    As in CONDUIT's arms for CacheBlend and KVShare. One layer of all tokens is the least there can be, so a ratio below
+    1 / layers costs 1 / layers. Where even a line that ends at the last layer is too little, the line is steeper and
+    clipped at all tokens: the mean stays `ratio`.
+    """
+    if ratio == 0:
+        return (0,) * layers
+    wanted = max(1.0, ratio * layers)
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(_line(middle, layers)) < wanted else (low, middle)
+    return tuple(round(share * candidates) for share in _line(high, layers))
+
+
+def fixed_counts(ratio: float, candidates: int, layers: int, check_layer: int) -> tuple[int, ...]:
+    """All tokens up to and with the check layer, ceil(ratio x tokens) behind it."""
+    if ratio == 0:
+        return (0,) * layers
+    before = min(check_layer + 1, layers)
+    return (candidates,) * before + (budget(ratio, candidates),) * (layers - before)
+
+
+def _line(fullness: float, layers: int) -> list[float]:
+    """Shares by layer, growing with `fullness` in [0, 1]: up to 1/2 the line reaches zero at depth 2 x fullness of the
+    model, from there on it reaches zero at the end and is clipped at 1."""
+    if fullness <= 0.5:
+        reach = max(2 * fullness * layers, 1e-9)
+        return [max(0.0, 1 - layer / reach) for layer in range(layers)]
+    height = 1 / max(2 - 2 * fullness, 1e-9)
+    return [min(1.0, height * (1 - layer / layers)) for layer in range(layers)]

@@ -1,0 +1,75 @@
+"""A loaded model with everything a request needs: prompt layout, KV buffers, the store, the server's defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from engine.families.base import Family
+from engine.kv import KVPool
+from engine.messages import CacheOptions, EngineInfo, ImageInput
+from engine.policies.base import Policy, budget
+from engine.policies.known import POLICIES, make_policy
+from engine.prompt import ChatPrompt
+from store.entry import ImageKV
+from store.keys import ModelKey, VisualKey
+from store.tiered import TieredStore
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What applies where a request says nothing; `options` where it names no policy of its own either."""
+
+    policy: str = "conduit"
+    refresh_ratio: float = 0.10
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The policy and ratio that a request runs with. `fallback` says why it is not what was asked for."""
+
+    policy: Policy
+    ratio: float
+    fallback: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """`refused` is the start-up gate's reason to refuse reuse on this model, None where it passed."""
+
+    family: Family
+    prompt: ChatPrompt
+    pool: KVPool
+    store: TieredStore[ImageKV]
+    model_key: ModelKey
+    namespace: str
+    defaults: Defaults
+    refused: str | None
+
+    def key(self, tenant: str, image: ImageInput) -> VisualKey:
+        return VisualKey(self.namespace, tenant, self.model_key, image.digest, image.width, image.height)
+
+    def choose(self, cache: CacheOptions) -> Choice:
+        """Raises `UnknownPolicy` or `InvalidRefreshRatio`."""
+        options = cache.options or (self.defaults.options if cache.policy is None else {})
+        policy = make_policy(cache.policy or self.defaults.policy, options)
+        ratio = self.defaults.refresh_ratio if cache.refresh_ratio is None else cache.refresh_ratio
+        budget(ratio, 0)
+        if policy.fixed_ratio is not None:
+            ratio = policy.fixed_ratio
+        if self.refused is not None and policy.uses_store:
+            return Choice(make_policy("full", {}), 1.0, f"reuse is refused for this model: {self.refused}")
+        return Choice(policy, ratio)
+
+    def info(self) -> EngineInfo:
+        """What the HTTP side shows and checks against."""
+        return EngineInfo(
+            model=self.model_key.model_id,
+            max_context=self.family.max_context,
+            policies=tuple(sorted(POLICIES)),
+            default_policy=self.defaults.policy,
+            default_refresh_ratio=self.defaults.refresh_ratio,
+            device=str(self.family.device),
+            dtype=str(self.family.dtype).removeprefix("torch."),
+        )

@@ -1,0 +1,204 @@
+"""The imperative shell: a thread that turns messages into scheduler events and instructions into work and events."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from engine.errors import Aborted, EngineError, EngineStopped, InternalError, QueueFull
+from engine.generation import Generation, Prepared, prepare
+from engine.messages import Accepted, EngineStatus, Event, Failed, GenerateRequest
+from engine.runtime import Runtime
+from engine.scheduler import DecodeRound, PrefillPiece, Scheduler
+
+log = logging.getLogger(__name__)
+
+Emit = Callable[[Event], None]
+IDLE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    request: GenerateRequest
+    emit: Emit
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    drain_seconds: float
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request between `Accepted` and its terminal event."""
+
+    prepared: Prepared
+    emit: Emit
+    generation: Generation | None = None
+    pieces: Iterator[None] | None = None
+
+
+class Worker:
+    """Runs requests on one thread. `submit` and `abort` may be called from any thread; events come on the worker's."""
+
+    def __init__(self, runtime: Runtime, max_waiting: int = 256, max_running: int = 4) -> None:
+        self.runtime = runtime
+        self._scheduler = Scheduler(max_waiting, max_running)
+        self._inbox: queue.SimpleQueue[_Submit | _Abort | _Stop] = queue.SimpleQueue()
+        self._live: dict[str, _Live] = {}
+        self._stop_at: float | None = None
+        self._progress = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="conduit-worker", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, request: GenerateRequest, emit: Emit) -> None:
+        self._inbox.put(_Submit(request, emit, time.monotonic()))
+
+    def abort(self, request: str) -> None:
+        """End a request early; unknown or finished ones are ignored."""
+        self._inbox.put(_Abort(request))
+
+    def stop(self, drain_seconds: float) -> None:
+        """Refuse new requests, let the others run for `drain_seconds`, end what is left; returns when that is done."""
+        self._inbox.put(_Stop(drain_seconds))
+        self._thread.join()
+
+    def status(self) -> EngineStatus:
+        reasons = []
+        if not self._thread.is_alive():
+            reasons.append("the worker is not running")
+        if self._stop_at is not None:
+            reasons.append("the worker is draining")
+        if self.runtime.refused is not None:
+            reasons.append(f"reuse is refused: {self.runtime.refused}")
+        return EngineStatus(
+            not reasons,
+            tuple(reasons),
+            time.monotonic() - self._progress,
+            self._scheduler.waiting,
+            self._scheduler.running,
+        )
+
+    def _run(self) -> None:
+        while True:
+            self._read_inbox()
+            if self._stop_at is not None and (not self._live or time.monotonic() >= self._stop_at):
+                break
+            self._do_next()
+            self._progress = time.monotonic()
+        for request in list(self._live):
+            self._end(request, EngineStopped("the service is stopping"))
+        self._refuse_leftovers()
+
+    def _read_inbox(self) -> None:
+        """Take all messages; wait for one when there is nothing to do."""
+        idle = not self._live and self._stop_at is None
+        try:
+            message = self._inbox.get(timeout=IDLE_SECONDS) if idle else self._inbox.get_nowait()
+            while True:
+                self._handle(message)
+                message = self._inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _handle(self, message: _Submit | _Abort | _Stop) -> None:
+        match message:
+            case _Submit():
+                self._accept(message)
+            case _Abort(request):
+                self._end(request, Aborted("the client went away"))
+            case _Stop(drain_seconds):
+                self._stop_at = time.monotonic() + drain_seconds
+
+    def _accept(self, message: _Submit) -> None:
+        request, emit = message.request, message.emit
+        try:
+            if self._stop_at is not None:
+                raise EngineStopped("the service is stopping")
+            prepared = prepare(self.runtime, request, message.at)
+            if not self._scheduler.arrive(request.id):
+                raise QueueFull(f"{self._scheduler.waiting} requests are waiting already")
+        except EngineError as error:
+            emit(Failed(request.id, error.code, error.message))
+        except Exception:
+            log.exception("request %s could not be prepared", request.id)
+            emit(Failed(request.id, InternalError.code, "the request could not be prepared"))
+        else:
+            self._live[request.id] = _Live(prepared, emit)
+            emit(Accepted(request.id, prepared.layout.length, prepared.layout.visual_tokens))
+
+    def _do_next(self) -> None:
+        match self._scheduler.next():
+            case PrefillPiece(request):
+                self._guard(request, self._prefill_piece)
+            case DecodeRound(requests):
+                for request in requests:
+                    self._guard(request, self._decode)
+            case None:
+                pass
+
+    def _guard(self, request: str, step: Callable[[str, _Live], None]) -> None:
+        """One request's failure is its own: it ends, the others go on."""
+        try:
+            step(request, self._live[request])
+        except EngineError as error:
+            self._end(request, error)
+        except Exception:
+            log.exception("request %s failed", request)
+            self._end(request, InternalError("the request failed inside the engine"))
+
+    def _prefill_piece(self, request: str, live: _Live) -> None:
+        if live.pieces is None:
+            live.generation = Generation(self.runtime, live.prepared, live.emit)
+            live.pieces = live.generation.prefill()
+        try:
+            next(live.pieces)
+        except StopIteration:
+            self._scheduler.prefilled(request)
+            self._finish_if_done(request, live)
+
+    def _decode(self, request: str, live: _Live) -> None:
+        assert live.generation is not None
+        live.generation.decode()
+        self._finish_if_done(request, live)
+
+    def _finish_if_done(self, request: str, live: _Live) -> None:
+        if live.generation is not None and live.generation.finished is not None:
+            finished = live.generation.finished
+            self._forget(request)
+            live.emit(finished)
+
+    def _end(self, request: str, error: EngineError) -> None:
+        live = self._live.get(request)
+        if live is not None:
+            self._forget(request)
+            live.emit(Failed(request, error.code, error.message))
+
+    def _forget(self, request: str) -> None:
+        """Memory and slot come back before the terminal event goes out."""
+        live = self._live.pop(request)
+        self._scheduler.end(request)
+        if live.generation is not None:
+            live.generation.close()
+
+    def _refuse_leftovers(self) -> None:
+        """Submissions that arrived while the thread was ending still get their terminal event."""
+        while True:
+            try:
+                message = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(message, _Submit):
+                message.emit(Failed(message.request.id, EngineStopped.code, "the service is stopping"))

@@ -1,0 +1,121 @@
+"""Answers in the shapes of the OpenAI chat API, with what was reused beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engine.messages import Finished, ImageReport, KvReport, Timings, Usage
+
+_KEY_PREFIX: Final = 16
+"""Hex digits of a key that a user sees: enough to tell his images apart, not the whole name of an entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFrame:
+    """What all chunks of one answer have in common. `created` is in seconds since the epoch."""
+
+    id: str
+    model: str
+    created: int
+
+    def completion(self, text: str, end: Finished) -> dict[str, Any]:
+        """The whole answer as one JSON body."""
+        message = {"role": "assistant", "content": text, "refusal": None}
+        return {
+            **self._head("chat.completion"),
+            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": end.reason}],
+            "usage": usage_body(end.usage),
+            "kv_report": report_body(end.report, end.timings),
+        }
+
+    def opening(self) -> dict[str, Any]:
+        return self._chunk({"role": "assistant", "content": "", "refusal": None})
+
+    def delta(self, text: str) -> dict[str, Any]:
+        return self._chunk({"content": text})
+
+    def closing(self, end: Finished) -> dict[str, Any]:
+        """The chunk with the reason of the end, which carries the report."""
+        return {**self._chunk({}, end.reason), "kv_report": report_body(end.report, end.timings)}
+
+    def usage(self, usage: Usage) -> dict[str, Any]:
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_body(usage)}
+
+    def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+
+def usage_body(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+            "image_tokens": usage.image_tokens,
+            "text_tokens": usage.prompt_tokens - usage.image_tokens,
+            "audio_tokens": 0,
+        },
+    }
+
+
+def report_body(report: KvReport, timings: Timings) -> dict[str, Any]:
+    """The `kv_report` of an answer."""
+    return {
+        "policy": report.policy,
+        "refresh_ratio": report.refresh_ratio,
+        "fallback": report.fallback,
+        "visual_tokens": report.visual_tokens,
+        "reused_tokens": report.reused,
+        "refreshed_tokens": report.refreshed,
+        "images": [_image_body(image) for image in report.images],
+        "timings": {
+            "queue_ms": _ms(timings.queue),
+            "images_ms": _ms(timings.images),
+            "ttft_ms": _ms(timings.first_token),
+            "total_ms": _ms(timings.total),
+        },
+    }
+
+
+def x_cache(images: Sequence[ImageReport]) -> str:
+    """One word for a proxy's log: none, hit, partial, miss or bypass."""
+    outcomes = {image.outcome for image in images}
+    if not outcomes:
+        return "none"
+    if outcomes == {"bypass"}:
+        return "bypass"
+    if outcomes == {"hit"}:
+        return "hit"
+    return "partial" if "hit" in outcomes else "miss"
+
+
+def server_timing(seconds: dict[str, float]) -> str:
+    """The value of a `server-timing` header."""
+    return ", ".join(f"{name};dur={_ms(value)}" for name, value in seconds.items())
+
+
+def _image_body(image: ImageReport) -> dict[str, Any]:
+    return {
+        "key": image.key[:_KEY_PREFIX],
+        "outcome": image.outcome,
+        "reason": image.reason,
+        "tier": image.tier,
+        "bytes": image.bytes,
+        "load_ms": _ms(image.load_seconds),
+        "compile_ms": _ms(image.compile_seconds),
+        "tokens": image.tokens,
+        "refreshed": image.refreshed,
+        "exact": image.exact,
+    }
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

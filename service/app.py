@@ -1,0 +1,119 @@
+"""`create_app`: the HTTP side over any `EngineClient`. Everything it needs is given; it keeps no globals."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import httpcore
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from engine.client import EngineClient
+from service.admission import Admission
+from service.context import Services
+from service.errors import ServiceError, error_body, error_kind
+from service.images.addresses import HostPolicy, Resolver, SystemResolver
+from service.images.decode import Decoder
+from service.images.fetch import Fetcher
+from service.images.loader import ImageLoader
+from service.metrics import Metrics
+from service.middleware import Gatekeeper
+from service.openapi import openapi_of
+from service.routes.cache import cache_router
+from service.routes.chat import chat_router
+from service.routes.health import health_router
+from service.settings import Settings
+from service.tenancy import KeyRing
+from service.validation import query_error
+from service.version import VERSION
+
+_DESCRIPTION: Final = "Questions about images, answered from a persistent store of their key/value tensors."
+
+
+def create_app(
+    settings: Settings,
+    client: EngineClient,
+    extra_routers: Sequence[APIRouter] = (),
+    resolver: Resolver | None = None,
+) -> FastAPI:
+    """The app over `client`, which it closes when it ends. `extra_routers` are mounted as they are (the
+    demo's pages under `/demo/`, which need no key in demo mode). `app.state.services` is there for the
+    composition root, for instance to stop taking requests on SIGTERM; no route reads it."""
+    metrics = Metrics()
+    names = resolver or SystemResolver()
+    decoder = Decoder(settings.image_formats, settings.max_image_pixels, settings.decode_threads)
+    services = Services(
+        settings=settings,
+        client=client,
+        metrics=metrics,
+        images=_image_loader(settings, names, decoder, metrics),
+        admission=Admission(settings),
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            services.admission.draining = True
+            await client.close(settings.drain_timeout)
+            decoder.close()
+            names.close()
+
+    app = FastAPI(
+        title="Conduit",
+        version=VERSION,
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.services = services
+    for router in (chat_router(services), cache_router(services), health_router(services), *extra_routers):
+        app.include_router(router)
+    app.add_middleware(Gatekeeper, keys=KeyRing(settings), public=_public_paths(settings))
+    app.add_exception_handler(ServiceError, _service_error)
+    app.add_exception_handler(RequestValidationError, _query_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.openapi = openapi_of(app)  # type: ignore[method-assign]
+    return app
+
+
+def _image_loader(settings: Settings, resolver: Resolver, decoder: Decoder, metrics: Metrics) -> ImageLoader:
+    hosts = HostPolicy(settings.allowed_hosts, settings.allowed_private_hosts, resolver)
+    fetcher = Fetcher(hosts, settings.max_image_bytes, settings.fetch_timeout, httpcore.default_ssl_context())
+    return ImageLoader(
+        fetcher, decoder, metrics, max_bytes=settings.max_image_bytes, max_pixels=settings.max_request_pixels
+    )
+
+
+def _public_paths(settings: Settings) -> frozenset[str]:
+    optional = (("/metrics", settings.public_metrics), ("/", settings.web_page), ("/demo/", settings.demo))
+    return frozenset(path for path, is_public in optional if is_public)
+
+
+async def _service_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ServiceError)
+    headers = {} if error.retry_after is None else {"retry-after": str(max(1, round(error.retry_after)))}
+    return JSONResponse(
+        error_body(error.code, error.message, error.param), error_kind(error.code).status, headers=headers
+    )
+
+
+async def _query_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return await _service_error(request, query_error(error))
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        body = error_body("method_not_allowed", "This route does not know that method.")
+    else:
+        body = error_body("not_found", "There is no such route.")
+    return JSONResponse(body, error.status_code, headers=error.headers)

@@ -1,0 +1,102 @@
+"""The parts of the OpenAPI document that FastAPI cannot derive: bodies read by ourselves, examples, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from service.schemas import ChatRequest, EvictRequest
+
+_REF: Final = "#/components/schemas/{model}"
+_ERROR_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+_IMAGE: Final = "https://example.com/invoice-page-1.png"
+_CHAT_EXAMPLES: Final[dict[str, Any]] = {
+    "openai": {
+        "summary": "OpenAI parts, streamed",
+        "value": {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "image_url", "image_url": {"url": _IMAGE}},
+                        {"type": "text", "text": "What is the total?"},
+                    ],
+                }
+            ],
+            "stream": True,
+        },
+    },
+    "shorthand": {"summary": "For curl", "value": {"prompt": "What is the total?", "images": [_IMAGE]}},
+    "cache": {
+        "summary": "Recompute a fifth of the visual tokens",
+        "value": {"prompt": "What is the total?", "images": [_IMAGE], "cache": {"refresh_ratio": 0.2}},
+    },
+}
+
+
+def error_answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """`responses` of an operation for these statuses, all with the one error body."""
+    content = {"application/json": {"schema": {"$ref": _REF.format(model="Error")}}}
+    return {
+        str(status): {"description": "See `code` in the body.", "content": content} for status in statuses
+    }
+
+
+def json_body(model: str, examples: dict[str, Any] | None = None) -> dict[str, Any]:
+    """`requestBody` of an operation that reads `model`."""
+    media: dict[str, Any] = {"schema": {"$ref": _REF.format(model=model)}}
+    if examples is not None:
+        media["examples"] = examples
+    return {"required": True, "content": {"application/json": media}}
+
+
+CHAT_OPERATION: Final[dict[str, Any]] = {
+    "requestBody": json_body("ChatRequest", _CHAT_EXAMPLES),
+    "responses": {
+        "200": {
+            "description": "An OpenAI chat completion with a `kv_report`, or its chunks as events.",
+            "content": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {}},
+        },
+        **error_answers(400, 401, 404, 413, 415, 429, 500, 503, 504),
+    },
+}
+
+
+def openapi_of(app: FastAPI) -> Callable[[], dict[str, Any]]:
+    """What `app.openapi` should be: the derived document with our schemas in it, made once."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = get_openapi(
+                title=app.title, version=app.version, description=app.description, routes=app.routes
+            )
+            _, models = models_json_schema(
+                [(ChatRequest, "validation"), (EvictRequest, "validation")], ref_template=_REF
+            )
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
+            schemas.update(models["$defs"], Error=_ERROR_SCHEMA)
+            document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+            document["security"] = [{"key": []}]
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    return openapi

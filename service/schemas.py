@@ -1,0 +1,273 @@
+"""Wire models of `POST /v1/chat`. Strict: wrong types are not bent into shape and unknown fields are refused.
+
+Several dialects of messages are understood (OpenAI parts, a bare string as `image_url`, `input_image` of the
+Responses API, Anthropic image blocks, and `{prompt, images}` for somebody with curl). `service.conversation`
+makes one of them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
+
+# Parameters of this API's habits that are known and not built. A value that changes nothing is let through,
+# since many clients send it; any other is refused by name, never ignored.
+UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
+    "audio": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "min_p": (0,),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "presence_penalty": (0,),
+    "reasoning_effort": ("none",),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "suffix": (),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_k": (0, -1),
+    "top_logprobs": (0,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+UNSUPPORTED_IN_CACHE: Final[dict[str, tuple[object, ...]]] = {"ttl": (), "pin": (False,), "id": ()}
+
+
+class WireModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+def _without_no_ops(body: object, known: dict[str, tuple[object, ...]]) -> object:
+    if not isinstance(body, dict):
+        return body
+    return {name: value for name, value in body.items() if not _is_no_op(value, known.get(name))}
+
+
+def _is_no_op(value: object, no_ops: tuple[object, ...] | None) -> bool:
+    # `1 == True` in Python and not in JSON.
+    return no_ops is not None and (
+        value is None
+        or any(value == no_op and isinstance(value, bool) == isinstance(no_op, bool) for no_op in no_ops)
+    )
+
+
+def _by_type(tags: dict[str, str], expected: str) -> Discriminator:
+    """Picks the model by the field `type`. The tags start with `@` so that a path in an error can leave them
+    out."""
+
+    def tag(value: Any) -> str | None:
+        kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+        return tags.get(kind) if isinstance(kind, str) else None
+
+    return Discriminator(tag, custom_error_type="unknown_variant", custom_error_message=expected)
+
+
+def _text_or(tag: str, kind: type, expected: str) -> Discriminator:
+    def choose(value: Any) -> str | None:
+        return "@text" if isinstance(value, str) else tag if isinstance(value, kind | BaseModel) else None
+
+    return Discriminator(choose, custom_error_type="unknown_variant", custom_error_message=expected)
+
+
+class CacheControl(WireModel):
+    """Anthropic's mark. Accepted, and without effect: every image is cached here."""
+
+    type: Literal["ephemeral"]
+
+
+class TextBlock(WireModel):
+    type: Literal["text", "input_text"]
+    text: str
+    cache_control: CacheControl | None = None
+
+
+class ImageUrl(WireModel):
+    url: str
+    detail: Literal["auto", "high"] | None = None
+
+
+class ImageUrlBlock(WireModel):
+    type: Literal["image_url"]
+    image_url: Annotated[
+        Annotated[str, Tag("@text")] | Annotated[ImageUrl, Tag("@object")],
+        _text_or("@object", dict, "a string or an object with 'url'"),
+    ]
+
+
+class InputImageBlock(WireModel):
+    type: Literal["input_image"]
+    image_url: str
+    detail: Literal["auto", "high"] | None = None
+
+
+class Base64Source(WireModel):
+    """`media_type` is not believed: the content is looked at."""
+
+    type: Literal["base64"]
+    media_type: str | None = None
+    data: str
+
+
+class UrlSource(WireModel):
+    type: Literal["url"]
+    url: str
+
+
+class ImageBlock(WireModel):
+    type: Literal["image"]
+    source: Annotated[
+        Annotated[Base64Source, Tag("@base64")] | Annotated[UrlSource, Tag("@url")],
+        _by_type({"base64": "@base64", "url": "@url"}, "an object of type 'base64' or 'url'"),
+    ]
+    cache_control: CacheControl | None = None
+
+
+Block = TextBlock | ImageUrlBlock | InputImageBlock | ImageBlock
+TaggedBlock = Annotated[
+    Annotated[TextBlock, Tag("@text")]
+    | Annotated[ImageUrlBlock, Tag("@image_url")]
+    | Annotated[InputImageBlock, Tag("@input_image")]
+    | Annotated[ImageBlock, Tag("@image")],
+    _by_type(
+        {
+            "text": "@text",
+            "input_text": "@text",
+            "image_url": "@image_url",
+            "input_image": "@input_image",
+            "image": "@image",
+        },
+        "a part of type 'text', 'image_url', 'input_image' or 'image'",
+    ),
+]
+
+
+class ChatMessage(WireModel):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[
+        Annotated[str, Tag("@text")] | Annotated[list[TaggedBlock], Tag("@blocks")],
+        _text_or("@blocks", list, "a string or a list of parts"),
+    ]
+
+
+class StreamOptions(WireModel):
+    include_usage: bool | None = None
+    # Padding against traffic analysis, which OpenAI's SDK may send; there is none here to switch off.
+    include_obfuscation: Literal[False] | None = None
+
+
+Salt = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class CacheControls(WireModel):
+    """How the request uses the store of image KV."""
+
+    mode: Literal["auto", "read", "bypass", "rewrite"] | None = None
+    policy: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    refresh_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
+    options: dict[str, bool | int | float | str] | None = None
+    salt: Salt | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_no_ops(cls, body: object) -> object:
+        return _without_no_ops(body, UNSUPPORTED_IN_CACHE)
+
+
+Stop = Annotated[str, Field(min_length=1)]
+
+
+class ChatRequest(WireModel):
+    """Either `messages`, or `prompt` with `images`. Temperature is 0 (greedy) unless set."""
+
+    model: str | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    prompt: str | None = None
+    images: list[str] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: (
+        Annotated[
+            Annotated[Stop, Tag("@text")] | Annotated[list[Stop], Field(max_length=4), Tag("@list")],
+            _text_or("@list", list, "a string or a list of up to 4 strings"),
+        ]
+        | None
+    ) = None
+    n: Literal[1] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    cache: CacheControls | None = None
+    cache_salt: Salt | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_no_ops(cls, body: object) -> object:
+        return _without_no_ops(body, UNSUPPORTED)
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> ChatRequest:
+        if (self.messages is None) == (self.prompt is None):
+            raise _conflict("messages", "give either 'messages' or 'prompt'")
+        if self.images is not None and self.prompt is None:
+            raise _conflict("images", "'images' goes with 'prompt'; in 'messages' images are parts")
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
+            raise _conflict("max_completion_tokens", "'max_tokens' and 'max_completion_tokens' differ")
+        if self.stream_options is not None and not self.stream:
+            raise _conflict("stream_options", "'stream_options' goes with 'stream': true")
+        if (
+            self.cache_salt is not None
+            and self.cache is not None
+            and self.cache.salt not in (None, self.cache_salt)
+        ):
+            raise _conflict("cache_salt", "'cache_salt' and 'cache.salt' differ")
+        return self
+
+    @property
+    def salt(self) -> str | None:
+        return self.cache_salt or (self.cache.salt if self.cache else None)
+
+    @property
+    def token_limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+
+def _conflict(param: str, text: str) -> PydanticCustomError:
+    return PydanticCustomError("conflict", "{text}", {"param": param, "text": text})
+
+
+class EvictRequest(WireModel):
+    """Which entries `POST /v1/cache/evict` removes: all conditions that are set must hold. `older_than` is
+    seconds since last use; `bytes` stops when so much is freed. An empty body would remove everything and has
+    to say `"all": true`."""
+
+    tenant: str | None = None
+    model: str | None = None
+    tier: str | None = None
+    older_than: Annotated[float, Field(ge=0)] | None = None
+    min_bytes: Annotated[int, Field(ge=0)] | None = None
+    bytes: Annotated[int, Field(ge=1)] | None = None
+    all: bool = False
+    dry_run: bool = False
+
+    @model_validator(mode="after")
+    def _says_what(self) -> EvictRequest:
+        conditions = (self.tenant, self.model, self.tier, self.older_than, self.min_bytes, self.bytes)
+        if (not self.all) and all(condition is None for condition in conditions):
+            raise _conflict("all", "give a condition, 'bytes', or \"all\": true")
+        return self

@@ -1,0 +1,26 @@
+"""Tensors as they are, bit for bit."""
+
+from __future__ import annotations
+
+from store.codec import Prepared, register
+from store.entry import ImageKV
+from store.header import Manifest
+from store.record import Encoded
+from store.tensors import FIELDS, buffer_of, tensor_of
+
+
+class RawCodec:
+    name = "raw"
+    identity = "raw/1"
+
+    def prepare(self, entry: ImageKV) -> Prepared[ImageKV]:
+        return Prepared(entry, lambda: Encoded([buffer_of(name, getattr(entry, name)) for name in FIELDS]))
+
+    def decode(self, manifest: Manifest, payload: memoryview) -> ImageKV:
+        return ImageKV(*(tensor_of(manifest, payload, name) for name in FIELDS))
+
+    def payload_bytes(self, entry: ImageKV) -> int:
+        return entry.nbytes
+
+
+register(RawCodec())

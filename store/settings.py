@@ -1,0 +1,40 @@
+"""What an operator decides about the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from store.errors import InvalidSettings
+from store.eviction import POLICIES
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Sizes in bytes, times in seconds. A budget of 0 leaves the tier out, as does `path` or `redis_url`
+    None.
+
+    path: directory of the disk tier. decoded_bytes: entries ready for the device, above the tiers.
+    queue_bytes: entries waiting to be written; beyond it writing is skipped, never waited for. eviction: see
+    `store.eviction.POLICIES`.
+    """
+
+    path: Path | None = None
+    memory_bytes: int = 0
+    disk_bytes: int = 8 << 30
+    decoded_bytes: int = 1 << 30
+    codec: str = "raw"
+    redis_url: str | None = None
+    eviction: str = "lru"
+    queue_bytes: int = 512 << 20
+    persist_on: Literal["first", "second"] = "first"
+
+    def __post_init__(self) -> None:
+        for name in ("memory_bytes", "disk_bytes", "decoded_bytes", "queue_bytes"):
+            if getattr(self, name) < 0:
+                raise InvalidSettings(f"{name} is negative")
+        if self.eviction not in POLICIES:
+            raise InvalidSettings(f"eviction is one of {', '.join(POLICIES)}, not {self.eviction!r}")
+        if self.persist_on not in ("first", "second"):
+            raise InvalidSettings(f"persist_on is first or second, not {self.persist_on!r}")

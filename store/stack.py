@@ -1,0 +1,172 @@
+"""The byte tiers as one: read in order, written behind."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal
+
+from store.buffers import BufferPool
+from store.codec import Codec, Prepared
+from store.decoded import E, Slot
+from store.errors import CodecError, Rejected, TierError
+from store.eviction import HoldOf
+from store.header import RecordInfo
+from store.health import Health
+from store.record import Record, RecordReader, build
+from store.tier import Tier
+from store.writer import Job, WriteBehind
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[E]):
+    """An entry from a tier. `bytes` is the size of its record."""
+
+    entry: E
+    info: RecordInfo
+    bytes: int
+    tier: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    outcome: Literal["miss", "outdated", "corrupt"]
+    reason: str
+
+
+class TierStack(Generic[E]):
+    """Nothing here raises for what a tier did: a failing tier is noted and passed over."""
+
+    def __init__(
+        self,
+        tiers: Sequence[Tier],
+        codec: Codec[E],
+        buffers: BufferPool,
+        hold: HoldOf,
+        queue_bytes: int,
+    ) -> None:
+        self.tiers = tuple(tiers)
+        self.health = Health()
+        self.writer: WriteBehind[Slot[E]] = WriteBehind(queue_bytes)
+        self._codec = codec
+        self._buffers = buffers
+        self._hold = hold
+        self._dropped: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def load(self, digest: bytes) -> Loaded[E] | Missed:
+        """From the first tier that has a sound record; it is written to those before in the background, and
+        what was not sound is removed there."""
+        missed = Missed("miss", "absent")
+        for place, tier in enumerate(self.tiers):
+            try:
+                record = self._read(tier, digest)
+                if record is not None:
+                    entry = self._codec.decode(record.manifest, record.payload)
+                    self._promote(record, self.tiers[:place])
+                    return Loaded(entry, record.manifest.info, record.nbytes, tier.name)
+            except Rejected as error:
+                missed = _worse(missed, tier, error.reason, str(error))
+                self._discard(tier, digest)
+            except CodecError as error:
+                missed = _worse(missed, tier, "corrupt", str(error))
+                self._discard(tier, digest)
+            except TierError as error:
+                self.health.failed(tier.name, error)
+                if missed.outcome == "miss":
+                    missed = Missed("miss", f"{tier.name} {error.reason}")
+        return missed
+
+    def store(self, slot: Slot[E], prepared: Prepared[E], replace: bool) -> None:
+        """Queue a compiled entry for all tiers."""
+
+        def write() -> None:
+            try:
+                record = build(slot.digest, self._codec.identity, prepared.pack(), slot.info, self._buffers)
+            except CodecError as error:
+                _log.error("entry %s cannot be encoded: %s", slot.digest.hex(), error)
+                self._drop("codec")
+                return
+            self._put(record, self.tiers, replace)
+
+        if self.tiers and not self.writer.offer(Job(slot.digest, slot.bytes, write, slot)):
+            self._drop("queue_full")
+
+    def remove(self, digest: bytes, tiers: Sequence[Tier], reason: str | None = None) -> bool:
+        """Now, from all of `tiers`; what waits to be written is dropped."""
+        found = self.writer.cancel(digest)
+        for tier in tiers:
+            try:
+                found |= tier.delete(digest, reason)
+            except TierError as error:
+                self.health.failed(tier.name, error)
+        return found
+
+    def touch(self, digest: bytes, when: float) -> None:
+        for tier in self.tiers:
+            tier.touch(digest, when)
+
+    def flush(self, timeout: float | None) -> bool:
+        return self.writer.flush(timeout)
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Writes that were not done, by reason."""
+        with self._lock:
+            return dict(self._dropped)
+
+    def close(self, timeout: float) -> None:
+        self.writer.close(timeout)
+        for tier in self.tiers:
+            tier.close()
+
+    def _read(self, tier: Tier, digest: bytes) -> Record | None:
+        reader = RecordReader(digest, self._codec.identity, self._buffers)
+        found = tier.get(digest, reader)
+        self.health.worked(tier.name)
+        return reader.record() if found else None
+
+    def _promote(self, record: Record, tiers: Sequence[Tier]) -> None:
+        if not tiers:
+            return
+
+        def write() -> None:
+            self._put(record, tiers, replace=False)
+
+        if not self.writer.offer(Job(record.digest, record.nbytes, write)):
+            self._drop("queue_full")
+
+    def _put(self, record: Record, tiers: Sequence[Tier], replace: bool) -> None:
+        for tier in tiers:
+            try:
+                tier.put(record, self._hold, replace)
+                self.health.worked(tier.name)
+            except TierError as error:
+                self.health.failed(tier.name, error)
+                self._drop(error.reason)
+
+    def _discard(self, tier: Tier, digest: bytes) -> None:
+        def delete() -> None:
+            try:
+                tier.delete(digest)
+            except TierError as error:
+                self.health.failed(tier.name, error)
+
+        if not self.writer.offer(Job(digest, 0, delete)):
+            self._drop("queue_full")
+
+    def _drop(self, reason: str) -> None:
+        with self._lock:
+            self._dropped[reason] += 1
+
+
+def _worse(missed: Missed, tier: Tier, reason: str, detail: str) -> Missed:
+    """A damaged record outweighs an outdated one, and both an absent one. A torn record counts as corrupt."""
+    if missed.outcome == "corrupt":
+        return missed
+    return Missed("outdated" if reason == "outdated" else "corrupt", f"{tier.name} {detail}")

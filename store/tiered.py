@@ -1,0 +1,281 @@
+"""The store: a cache of decoded entries above byte tiers.
+
+A fetch looks at the decoded cache, then at the tiers in order, then compiles. What it finds is promoted; what
+it compiles is written behind. One load or compile per key runs at a time. A tier that fails costs its hits,
+nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal
+
+from store.admin import StoreAdmin
+from store.buffers import BufferPool
+from store.codec import Codec, Prepared
+from store.decoded import DecodedCache, E, Slot
+from store.errors import InvalidKey, StoreClosed
+from store.flights import Flight, Flights
+from store.header import RecordInfo
+from store.holds import Holds, Lease
+from store.keys import VisualKey
+from store.stack import Missed, TierStack
+from store.tier import Tier
+from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, StoreStats
+
+Mode = Literal["auto", "read", "bypass", "rewrite"]
+Outcome = Literal["hit", "miss", "outdated", "corrupt", "bypass"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched(Generic[E]):
+    """An entry and how it was come by; a lease on it until `release`, or until the `with` block ends.
+
+    `tier` is where a hit came from ("decoded", "memory", ...), None for a compile. `bytes` is the size of the
+    record (before it is written: of its payload). `load_seconds` includes waiting for another request that
+    loads or compiles the same.
+    """
+
+    entry: E
+    outcome: Outcome
+    reason: str
+    tier: str | None
+    bytes: int
+    load_seconds: float
+    compile_seconds: float
+    lease: Lease
+
+    def release(self) -> None:
+        """Idempotent. The entry's tensors stay valid for as long as somebody refers to them."""
+        self.lease.release()
+
+    def __enter__(self) -> Fetched[E]:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found(Generic[E]):
+    """What a flight brings home. `unkept`: compiled and not stored, by request; a follower may still store
+    it."""
+
+    slot: Slot[E]
+    outcome: Outcome
+    reason: str
+    tier: str | None
+    load_seconds: float = 0.0
+    compile_seconds: float = 0.0
+    unkept: Prepared[E] | None = None
+
+
+class TieredStore(Generic[E]):
+    """Thread-safe. It may be built before a fork, its first use must be after.
+
+    tiers: fastest first. decoded_bytes, queue_bytes: budgets of the decoded cache and of what waits to be
+    written.
+    """
+
+    def __init__(
+        self,
+        tiers: Sequence[Tier],
+        codec: Codec[E],
+        decoded_bytes: int,
+        *,
+        queue_bytes: int = 512 << 20,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._codec = codec
+        self._clock = clock
+        self._holds = Holds()
+        # A quarter of the decoded cache may lie idle in buffers, at least room for a few entries.
+        self._buffers = BufferPool(max(decoded_bytes // 4, 64 << 20))
+        self._decoded: DecodedCache[E] = DecodedCache(decoded_bytes, self._holds.leased)
+        self._flights: Flights[_Found[E]] = Flights()
+        self._stack: TierStack[E] = TierStack(tiers, codec, self._buffers, self._holds.hold, queue_bytes)
+        flights: Flights[Any] = self._flights
+        self._admin: StoreAdmin[E] = StoreAdmin(self._stack, self._decoded, flights, self._holds, clock)
+        self._compiles = 0
+        self._closed = False
+
+    @property
+    def codec_name(self) -> str:
+        """What `ModelKey.codec` must say."""
+        return self._codec.name
+
+    def fetch(self, key: VisualKey, compile: Callable[[], E], mode: Mode = "auto") -> Fetched[E]:
+        """The entry of `key`, compiled if need be; raises what `compile` raises.
+
+        auto: read, and store what was missing. read: read, store nothing. bypass: neither. rewrite: compile
+        and store.
+        """
+        if self._closed:
+            raise StoreClosed("fetch from a closed store")
+        if key.model.codec != self._codec.name:
+            raise InvalidKey(f"the key is for codec {key.model.codec!r}, the store has {self._codec.name!r}")
+        digest = key.digest
+        if mode == "bypass":
+            return _fetched(self._compile(key, digest, compile, "bypass", "bypass"), Lease(None, digest))
+        lease = self._holds.lease(digest)
+        try:
+            found = self._rewrite(key, digest, compile) if mode == "rewrite" else None
+            while found is None:
+                found = self._attempt(key, digest, compile, mode == "auto")
+        except BaseException:
+            lease.release()
+            raise
+        return _fetched(found, lease)
+
+    def lookup(self, key: VisualKey) -> EntryInfo | None:
+        """What is stored under `key`, without loading it or counting a use."""
+        return self._admin.entry(key.hex)
+
+    def stats(self) -> StoreStats:
+        """Opens the tiers, if nothing has yet, so that `degraded` says what is wrong with them."""
+        queued, queued_bytes = self._stack.writer.depth
+        summary = self._admin.summary()
+        return StoreStats(
+            tiers=summary.tiers,
+            decoded=self._decoded.stats(),
+            compiles=self._compiles,
+            joined=self._flights.joined,
+            write_queue=queued,
+            write_queue_bytes=queued_bytes,
+            writes_dropped=self._stack.dropped,
+            leases=self._holds.leases,
+            degraded=summary.problems,
+            bytes_by_model=summary.bytes_by_model,
+            bytes_by_tenant=summary.bytes_by_tenant,
+        )
+
+    def entries(self, select: EntryFilter, cursor: str | None = None, limit: int = 100) -> EntryPage:
+        """Entries that match, by key; `cursor` is the one of the page before."""
+        return self._admin.entries(select, cursor, limit)
+
+    def entry(self, key: str) -> EntryInfo | None:
+        """Look without touching recency."""
+        return self._admin.entry(key)
+
+    def delete(self, key: str) -> bool:
+        """Remove from every tier, and from what waits to be written; False if it was nowhere. Who uses it
+        keeps it."""
+        return self._admin.delete(key)
+
+    def evict(self, select: EntryFilter, max_bytes: int | None = None, dry_run: bool = False) -> EvictResult:
+        """Remove least recently used entries that match and are not in use, until `max_bytes` are freed
+        (None: all). With `select.tier`, from that tier only."""
+        return self._admin.evict(select, max_bytes, dry_run)
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until all that was queued is written; False if `timeout` seconds did not suffice."""
+        return self._stack.flush(timeout)
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Write what is queued for at most `timeout` seconds, then close the tiers. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._stack.close(timeout)
+        self._decoded.clear()
+
+    def _attempt(
+        self, key: VisualKey, digest: bytes, compile: Callable[[], E], keep: bool
+    ) -> _Found[E] | None:
+        """None if the request that was waited for failed: then this one tries again, perhaps in the lead."""
+        started = time.perf_counter()
+        found = self._ready(digest)
+        if found is not None:
+            return found
+        flight, leading = self._flights.join(digest)
+        if leading:
+            try:
+                found = self._lead(flight, key, compile, keep)
+                flight.land(found)
+                return found
+            finally:
+                self._flights.leave(flight)
+        landed = flight.wait()
+        if landed is None:
+            return None
+        if keep and landed.unkept is not None:
+            self._keep(landed.slot, landed.unkept)
+        self._stack.touch(digest, self._clock())
+        waited = time.perf_counter() - started
+        return _Found(landed.slot, "hit", "joined", landed.tier or self._decoded.name, waited)
+
+    def _lead(
+        self, flight: Flight[_Found[E]], key: VisualKey, compile: Callable[[], E], keep: bool
+    ) -> _Found[E]:
+        """Load or compile for everybody who waits."""
+        started = time.perf_counter()
+        digest = flight.digest
+        # The flight before this one may have landed between the look at the decoded cache and the join.
+        found = self._ready(digest)
+        if found is not None:
+            return found
+        loaded = self._stack.load(digest)
+        if isinstance(loaded, Missed):
+            found = self._compile(key, digest, compile, loaded.outcome, loaded.reason)
+            if not keep:
+                return found
+            slot, prepared = found.slot, found.unkept
+            assert prepared is not None
+            self._flights.keep_unless_forgotten(flight, lambda: self._keep(slot, prepared))
+            return _Found(slot, found.outcome, found.reason, None, 0.0, found.compile_seconds)
+        now = self._clock()
+        slot = Slot(digest, loaded.entry, loaded.info, loaded.bytes, now)
+        self._flights.keep_unless_forgotten(flight, lambda: self._show(slot))
+        self._stack.touch(digest, now)
+        return _Found(slot, "hit", "", loaded.tier, time.perf_counter() - started)
+
+    def _ready(self, digest: bytes) -> _Found[E] | None:
+        """From the decoded cache, or from what waits to be written."""
+        now = self._clock()
+        slot = self._decoded.get(digest, now) or self._stack.writer.pending(digest)
+        if slot is None:
+            return None
+        self._stack.touch(digest, now)
+        return _Found(slot, "hit", "", self._decoded.name)
+
+    def _rewrite(self, key: VisualKey, digest: bytes, compile: Callable[[], E]) -> _Found[E]:
+        found = self._compile(key, digest, compile, "miss", "rewrite")
+        if found.unkept is not None:
+            self._keep(found.slot, found.unkept, replace=True)
+        return found
+
+    def _compile(
+        self, key: VisualKey, digest: bytes, compile: Callable[[], E], outcome: Outcome, reason: str
+    ) -> _Found[E]:
+        started = time.perf_counter()
+        prepared = self._codec.prepare(compile())
+        seconds = time.perf_counter() - started
+        self._compiles += 1
+        entry = prepared.entry
+        now = self._clock()
+        info = RecordInfo.of(key, entry.tokens, now, seconds)
+        slot = Slot(digest, entry, info, self._codec.payload_bytes(entry), now)
+        return _Found(slot, outcome, reason, None, 0.0, seconds, prepared)
+
+    def _keep(self, slot: Slot[E], prepared: Prepared[E], replace: bool = False) -> None:
+        self._show(slot)
+        self._stack.store(slot, prepared, replace)
+
+    def _show(self, slot: Slot[E]) -> None:
+        self._decoded.put(slot)
+        self._buffers.trim()
+
+
+def _fetched(found: _Found[E], lease: Lease) -> Fetched[E]:
+    return Fetched(
+        entry=found.slot.entry,
+        outcome=found.outcome,
+        reason=found.reason,
+        tier=found.tier,
+        bytes=found.slot.bytes,
+        load_seconds=found.load_seconds,
+        compile_seconds=found.compile_seconds,
+        lease=lease,
+    )

@@ -1,0 +1,132 @@
+"""Records in this process's memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from store.counters import TierCounters
+from store.errors import Rejected, TierFull, TierUnavailable
+from store.eviction import POLICIES, HoldOf, Policy, choose, lru
+from store.header import PIECE_BYTES
+from store.index import Index, Row
+from store.record import Record
+from store.settings import StoreSettings
+from store.tier import Sink, TierKind, register
+from store.types import TierStats
+
+
+class MemoryTier:
+    """Keeps records as bytes of its own under a byte budget that is never exceeded."""
+
+    name = "memory"
+
+    def __init__(self, budget: int, policy: Policy = lru, clock: Callable[[], float] = time.time) -> None:
+        self._budget = budget
+        self._policy = policy
+        self._clock = clock
+        self._records: dict[bytes, tuple[bytes, bytes]] = {}
+        self._index = Index()
+        self._counters = TierCounters(self.name)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def get(self, digest: bytes, sink: Sink) -> bool:
+        started = time.perf_counter()
+        self._check_open()
+        held = self._records.get(digest)
+        if held is None:
+            self._counters.miss("absent")
+            return False
+        head, payload = held
+        try:
+            sink.manifest(head)
+            view = memoryview(payload)
+            for start in range(0, len(payload), PIECE_BYTES):
+                sink.piece(view[start : start + PIECE_BYTES])
+        except Rejected as error:
+            self._counters.rejected(error.reason)
+            raise
+        self._counters.hit(len(payload), time.perf_counter() - started)
+        return True
+
+    def put(self, record: Record, hold: HoldOf, replace: bool = False) -> None:
+        started = time.perf_counter()
+        self._check_open()
+        if self.contains(record.digest) and not replace:
+            return
+        if record.nbytes > self._budget:
+            raise TierFull("too_large", f"{record.nbytes} bytes, budget {self._budget}")
+        now = self._clock()
+        with self._lock:
+            self._drop(record.digest)
+            self._make_room(record.nbytes, now, hold)
+            self._records[record.digest] = (record.head, record.payload.tobytes())
+            self._index.add(Row(record.digest, record.manifest.info, record.nbytes, now))
+        self._counters.wrote(record.nbytes, time.perf_counter() - started)
+
+    def delete(self, digest: bytes, reason: str | None = None) -> bool:
+        self._check_open()
+        with self._lock:
+            found = self._drop(digest)
+        if found and reason:
+            self._counters.evicted(reason)
+        return found
+
+    def contains(self, digest: bytes) -> bool:
+        self._check_open()
+        return digest in self._records
+
+    def touch(self, digest: bytes, when: float) -> None:
+        self._index.touch(digest, when)
+
+    def row(self, digest: bytes) -> Row | None:
+        return self._index.get(digest)
+
+    def rows(self) -> list[Row]:
+        return self._index.rows()
+
+    def stats(self) -> TierStats:
+        used = self._index.nbytes
+        return self._counters.stats(not self._closed, len(self._index), used, used, self._budget)
+
+    def problems(self) -> tuple[str, ...]:
+        return ()
+
+    def flush(self) -> None:
+        """Nothing is put off."""
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._records.clear()
+            self._index.reset(())
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TierUnavailable("closed")
+
+    def _make_room(self, nbytes: int, now: float, hold: HoldOf) -> None:
+        need = self._index.nbytes + nbytes - self._budget
+        if need <= 0:
+            return
+        victims = choose(self._index.rows(), need, self._policy, now, hold)
+        if sum(row.bytes for row in victims) < need:
+            raise TierFull("held", "all that could be evicted is in use or pinned")
+        for row in victims:
+            self._drop(row.digest)
+        self._counters.evicted("budget", len(victims))
+
+    def _drop(self, digest: bytes) -> bool:
+        self._index.remove(digest)
+        return self._records.pop(digest, None) is not None
+
+
+def _build(settings: StoreSettings) -> MemoryTier | None:
+    if not settings.memory_bytes:
+        return None
+    return MemoryTier(settings.memory_bytes, POLICIES[settings.eviction])
+
+
+register(TierKind(MemoryTier.name, rank=0, persistent=False, build=_build))

@@ -1,0 +1,113 @@
+"""From logits to text: sampling, characters that arrive in pieces, stop strings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.messages import Sampling
+from engine.sampling import Sampler, nucleus
+from engine.text import Detokenizer, StopStrings
+
+
+class ByteTokenizer:
+    """One token a byte."""
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return bytes(ids).decode("utf-8", errors="replace")
+
+
+def detokenize(data: bytes) -> list[str]:
+    stream = Detokenizer(ByteTokenizer())
+    return [*(stream.add(byte) for byte in data), stream.flush()]
+
+
+@given(st.text())
+def test_pieces_add_up_to_the_text_and_never_split_a_character(text: str) -> None:
+    pieces = detokenize(text.encode())
+    assert "".join(pieces) == text
+    if "\ufffd" not in text:
+        assert all("\ufffd" not in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("text", ["ab\U0001f600", "한국", "e\u0301"])
+def test_f1_a_character_cut_off_by_max_tokens_leaves_no_replacement(text: str) -> None:
+    assert "\ufffd" not in "".join(detokenize(text.encode()[:-1]))
+
+
+def test_bytes_that_are_no_character_are_shown_as_such() -> None:
+    shown = "".join(detokenize(b"a\xff\xfe\xff\xff\xffb"))
+    assert shown.startswith("a\ufffd") and shown.endswith("b")
+
+
+@pytest.mark.parametrize(
+    ("stops", "pieces", "expected"),
+    [
+        (["own fox"], ["the br", "own", " fox", " ran"], "the br"),
+        (["fox", "brown fox"], ["the brown", " fox"], "the "),
+        (["abc"], ["abc"], ""),
+        (["abc"], ["ab", "ab", "c!"], "ab"),
+        (["aab"], ["a", "a", "a", "b"], "a"),
+        (["end"], ["the en"], "the en"),
+        (["\n\n"], ["one\n", "\ntwo"], "one"),
+    ],
+)
+def test_f2_stop_strings_cut_exactly(stops: list[str], pieces: list[str], expected: str) -> None:
+    stream = StopStrings(stops)
+    shown = ""
+    for piece in pieces:
+        shown += stream.add(piece)
+        if stream.found:
+            break
+    assert (shown if stream.found else shown + stream.flush()) == expected
+
+
+@given(st.text(alphabet="ab", max_size=20), st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=3))
+def test_stop_strings_equal_cutting_the_whole_text(text: str, stops: list[str]) -> None:
+    stream = StopStrings(stops)
+    shown = ""
+    for character in text:
+        shown += stream.add(character)
+        if stream.found:
+            break
+    if not stream.found:
+        shown += stream.flush()
+    # The stop that is complete first ends the answer, which is what a reader of a stream would see.
+    ends = [i for i in range(len(text) + 1) if any(text[:i].endswith(stop) for stop in stops)]
+    whole = text if not ends else text[: ends[0]]
+    cut = max((len(stop) for stop in stops if whole.endswith(stop)), default=0) if ends else 0
+    assert shown == whole[: len(whole) - cut]
+
+
+def test_greedy_takes_the_largest() -> None:
+    assert Sampler(Sampling()).draw(torch.tensor([0.0, 3.0, 1.0])) == 1
+
+
+def test_a_seed_repeats_and_seeds_differ() -> None:
+    logits = torch.zeros(1000)
+    draws = {seed: [Sampler(Sampling(temperature=1.0, seed=seed)).draw(logits) for _ in range(2)] for seed in (1, 2, -5)}
+    assert all(first == second for first, second in draws.values())
+    assert len({tuple(pair) for pair in draws.values()}) == 3
+
+
+def test_without_a_seed_requests_differ() -> None:
+    logits = torch.zeros(100_000)
+    assert len({Sampler(Sampling(temperature=1.0)).draw(logits) for _ in range(4)}) > 1
+
+
+def test_nucleus_keeps_the_smallest_set_that_reaches_top_p() -> None:
+    probabilities = torch.tensor([0.1, 0.5, 0.15, 0.25])
+    assert nucleus(probabilities, 0.7).tolist() == pytest.approx([0, 2 / 3, 0, 1 / 3])
+    assert nucleus(probabilities, 1e-9).tolist() == [0, 1, 0, 0]
+
+
+def test_temperature_and_top_p_shape_the_draws() -> None:
+    sampler = Sampler(Sampling(temperature=0.7, top_p=0.9, seed=0))
+    draws = [sampler.draw(torch.tensor([2.0, 1.0, -9.0])) for _ in range(300)]
+    share = draws.count(0) / len(draws)
+    expected = torch.softmax(torch.tensor([2.0, 1.0]) / 0.7, 0)[0]
+    assert 2 not in draws and abs(share - float(expected)) < 0.08

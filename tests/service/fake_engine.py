@@ -1,0 +1,228 @@
+"""An `EngineClient` that plays a script, so that the HTTP side is tested without a model.
+
+It keeps count of what an engine would leak: submitted, open, aborted and finished requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+from engine.messages import (
+    Accepted,
+    EngineInfo,
+    EngineStatus,
+    Event,
+    Failed,
+    Finished,
+    GenerateRequest,
+    ImageReport,
+    KvReport,
+    TextDelta,
+    Timings,
+    Usage,
+)
+from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, StoreStats, TierStats
+
+INFO = EngineInfo(
+    model="models/test-reader",
+    max_context=4096,
+    policies=("conduit", "full", "reuse"),
+    default_policy="conduit",
+    default_refresh_ratio=0.1,
+    device="cpu",
+    dtype="float32",
+)
+IMAGE_TOKENS = 36
+
+Step = Event | float | Exception | Callable[[], Event]
+"""What a script holds: an event to hand out, seconds to wait, an exception to raise, or a call that makes an
+event."""
+Script = Callable[[GenerateRequest], Sequence[Step]]
+
+
+def accepted(request: GenerateRequest) -> Accepted:
+    return Accepted(request.id, 12 + IMAGE_TOKENS * len(request.images), IMAGE_TOKENS * len(request.images))
+
+
+def finished(request: GenerateRequest, words: int, seen: Sequence[bytes] = ()) -> Finished:
+    """The end of a request, with a hit for each image whose digest is in `seen`."""
+    bypass = request.cache.mode == "bypass"
+    reports = tuple(_image_report(image.digest, image.digest in seen, bypass) for image in request.images)
+    hits = sum(report.outcome == "hit" for report in reports)
+    visual, refreshed = IMAGE_TOKENS * len(reports), sum(report.refreshed for report in reports)
+    usage = Usage(
+        prompt_tokens=12 + visual,
+        completion_tokens=words,
+        image_tokens=visual,
+        cached_tokens=(visual - refreshed) if hits else 0,
+        cache_write_tokens=IMAGE_TOKENS * sum(report.outcome == "miss" for report in reports),
+    )
+    report = KvReport(
+        policy=request.cache.policy or INFO.default_policy,
+        refresh_ratio=0.1 if request.cache.refresh_ratio is None else request.cache.refresh_ratio,
+        images=reports,
+        visual_tokens=visual,
+        reused=visual - refreshed,
+        refreshed=refreshed,
+    )
+    return Finished(request.id, "stop", usage, report, Timings(0.001, 0.002, 0.003, 0.004))
+
+
+def _image_report(digest: bytes, hit: bool, bypass: bool) -> ImageReport:
+    outcome = "bypass" if bypass else "hit" if hit else "miss"
+    return ImageReport(
+        key=digest.hex(),
+        outcome=outcome,
+        reason="" if hit else "absent",
+        tier="memory" if hit else None,
+        bytes=4096,
+        load_seconds=0.001 if hit else 0.0,
+        compile_seconds=0.0 if hit else 0.01,
+        tokens=IMAGE_TOKENS,
+        refreshed=4,
+        exact=False,
+    )
+
+
+def says(text: str, pause: float = 0.0) -> Script:
+    """Accept, then `text` word by word."""
+
+    def script(request: GenerateRequest) -> list[Step]:
+        words = text.split(" ")
+        steps: list[Step] = [accepted(request)]
+        for i, word in enumerate(words):
+            steps += [pause, TextDelta(request.id, word if i == 0 else f" {word}")]
+        return [*steps, finished(request, len(words))]
+
+    return script
+
+
+def fails(code: str, message: str = "It went wrong.") -> Script:
+    """Refuse before anything is accepted."""
+    return lambda request: [Failed(request.id, code, message)]
+
+
+class FakeEngine:
+    """Plays `script` for every request; `seen` makes later requests with the same image a hit for that
+    tenant."""
+
+    def __init__(self) -> None:
+        self.info = INFO
+        self.cache = FakeCache()
+        self.reset()
+
+    def reset(self) -> None:
+        """As new, for the next test on the same server."""
+        self.script: Script = says("The total is 42.")
+        self.cache.held.clear()
+        self.cache.fault = None
+        self.requests: list[GenerateRequest] = []
+        self.seen: set[tuple[str, bytes]] = set()
+        self.open = 0
+        self.aborted = 0
+        self.closed = False
+        self.state = EngineStatus(ready=True, reasons=(), progress_seconds=0.0, waiting=0, running=0)
+
+    def status(self) -> EngineStatus:
+        return self.state
+
+    async def submit(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+        self.requests.append(request)
+        self.open += 1
+        ended = False
+        try:
+            for step in self._steps(request):
+                if isinstance(step, float | int):
+                    await asyncio.sleep(step)
+                elif isinstance(step, Exception):
+                    raise step
+                else:
+                    event = step() if callable(step) else step
+                    ended = isinstance(event, Finished | Failed)
+                    yield event
+        finally:
+            self.open -= 1
+            self.aborted += not ended
+
+    def _steps(self, request: GenerateRequest) -> list[Step]:
+        hits = [image.digest for image in request.images if (request.tenant, image.digest) in self.seen]
+        self.seen |= {(request.tenant, image.digest) for image in request.images}
+        return [
+            finished(request, step.usage.completion_tokens, hits) if isinstance(step, Finished) else step
+            for step in self.script(request)
+        ]
+
+    async def close(self, drain_seconds: float) -> None:
+        self.closed = True
+
+
+class FakeCache:
+    """A `CacheAdmin` over a dict."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, EntryInfo] = {}
+        self.fault: Exception | None = None
+
+    def put(self, key: str, **changes: object) -> EntryInfo:
+        entry = EntryInfo(
+            key=key,
+            kind="image",
+            namespace="",
+            tenant="default",
+            model="test-reader",
+            codec="raw",
+            tokens=IMAGE_TOKENS,
+            width=96,
+            height=96,
+            bytes=4096,
+            tiers=("memory", "disk"),
+            created=1.0,
+            last_used=2.0,
+            hits=3,
+            leased=False,
+        )
+        self.held[key] = dataclasses.replace(entry, **changes)  # type: ignore[arg-type]
+        return self.held[key]
+
+    async def stats(self) -> StoreStats:
+        if self.fault is not None:
+            raise self.fault
+        tier = TierStats(
+            "memory", True, 1, 10, 12, 100, 5, {"absent": 2}, {"budget": 1}, {}, 50, 60, 0.1, 0.2
+        )
+        return StoreStats(
+            tiers=(tier,),
+            decoded=dataclasses.replace(tier, name="decoded"),
+            compiles=2,
+            joined=1,
+            write_queue=0,
+            write_queue_bytes=0,
+            writes_dropped={},
+            leases=0,
+            degraded=(),
+        )
+
+    async def entries(self, select: EntryFilter, cursor: str | None, limit: int) -> EntryPage:
+        matching = [entry for key, entry in sorted(self.held.items()) if _matches(entry, select)]
+        rest = [entry for entry in matching if cursor is None or entry.key > cursor]
+        page = tuple(rest[:limit])
+        return EntryPage(page, page[-1].key if len(rest) > limit else None)
+
+    async def entry(self, key: str) -> EntryInfo | None:
+        return self.held.get(key)
+
+    async def delete(self, key: str) -> bool:
+        return self.held.pop(key, None) is not None
+
+    async def evict(self, select: EntryFilter, max_bytes: int | None, dry_run: bool) -> EvictResult:
+        chosen = [entry for entry in self.held.values() if _matches(entry, select)]
+        if not dry_run:
+            for entry in chosen:
+                del self.held[entry.key]
+        return EvictResult(tuple(entry.key for entry in chosen), sum(e.bytes for e in chosen), 0, dry_run)
+
+
+def _matches(entry: EntryInfo, select: EntryFilter) -> bool:
+    return (select.tenant in (None, entry.tenant)) and (select.min_bytes or 0) <= entry.bytes

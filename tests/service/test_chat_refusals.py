@@ -1,0 +1,244 @@
+"""What `POST /v1/chat` refuses, in which words, and that nothing of it reaches the engine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from service.errors import ERROR_TABLE, RequestError
+from service.schemas import UNSUPPORTED, ChatRequest
+from service.validation import parse_body
+from tests.service.fake_engine import FakeEngine
+from tests.service.pictures import data_url, plain
+from tests.service.serving import eventually
+
+RED = data_url(plain())
+TEXT = {"type": "text", "text": "What is it?"}
+
+
+def refused(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """The error of `response`, checked for the shape that every error has."""
+    assert response.headers["content-type"] == "application/json"
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (response.status_code, error["code"]) == (status, code), error
+    assert response.headers["x-request-id"]
+    assert isinstance(error["message"], str) and error["message"]
+    found: dict[str, Any] = error
+    return found
+
+
+def user(content: object, **fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content}], **fields}
+
+
+CASES: dict[str, tuple[dict[str, Any], str, str | None]] = {
+    "nothing": ({}, "invalid_request", "messages"),
+    "both": (user("x", prompt="x"), "invalid_request", "messages"),
+    "images beside messages": (user("x", images=[RED]), "invalid_request", "images"),
+    "unknown field": (user("x", temprature=1), "unknown_parameter", "temprature"),
+    "unknown in part": (user([{**TEXT, "colour": 1}]), "unknown_parameter", "messages[0].content[0].colour"),
+    "unknown in cache": (user("x", cache={"moed": "auto"}), "unknown_parameter", "cache.moed"),
+    "ttl": (user("x", cache={"ttl": 5}), "unsupported_parameter", "cache.ttl"),
+    "pin": (user("x", cache={"pin": True}), "unsupported_parameter", "cache.pin"),
+    "tools": (user("x", tools=[{"type": "function"}]), "unsupported_parameter", "tools"),
+    "json mode": (
+        user("x", response_format={"type": "json_object"}),
+        "unsupported_parameter",
+        "response_format",
+    ),
+    "logprobs": (user("x", logprobs=1), "unsupported_parameter", "logprobs"),
+    "two choices": (user("x", n=2), "invalid_request", "n"),
+    "text temperature": (user("x", temperature="hot"), "invalid_request", "temperature"),
+    "boolean temperature": (user("x", temperature=True), "invalid_request", "temperature"),
+    "high temperature": (user("x", temperature=2.5), "invalid_request", "temperature"),
+    "no tokens": (user("x", max_tokens=0), "invalid_request", "max_tokens"),
+    "half a token": (user("x", max_tokens=1.5), "invalid_request", "max_tokens"),
+    "two limits": (
+        user("x", max_tokens=1, max_completion_tokens=2),
+        "invalid_request",
+        "max_completion_tokens",
+    ),
+    "five stops": (user("x", stop=["a"] * 5), "invalid_request", "stop"),
+    "empty stop": (user("x", stop=""), "invalid_request", "stop"),
+    "huge seed": (user("x", seed=2**63), "invalid_request", "seed"),
+    "ratio": (user("x", cache={"refresh_ratio": 1.01}), "invalid_request", "cache.refresh_ratio"),
+    "mode": (user("x", cache={"mode": "never"}), "invalid_request", "cache.mode"),
+    "policy": (user("x", cache={"policy": "paper"}), "unknown_policy", "cache.policy"),
+    "salts": (user("x", cache_salt="a", cache={"salt": "b"}), "invalid_request", "cache_salt"),
+    "usage without stream": (
+        user("x", stream_options={"include_usage": True}),
+        "invalid_request",
+        "stream_options",
+    ),
+    "role": ({"messages": [{"role": "tool", "content": "x"}]}, "invalid_request", "messages[0].role"),
+    "no role": ({"messages": [{"content": "x"}]}, "missing_parameter", "messages[0].role"),
+    "number as content": (user(5), "invalid_request", "messages[0].content"),
+    "unknown part": (user([{"type": "video_url"}]), "invalid_request", "messages[0].content[0]"),
+    "part without type": (user([{"text": "x"}]), "invalid_request", "messages[0].content[0]"),
+    "low detail": (
+        user([{"type": "image_url", "image_url": {"url": RED, "detail": "low"}}]),
+        "invalid_request",
+        "messages[0].content[0].image_url.detail",
+    ),
+    "null url": (
+        user([{"type": "image_url", "image_url": None}]),
+        "invalid_request",
+        "messages[0].content[0].image_url",
+    ),
+    "f7 no messages": ({"messages": []}, "invalid_request", "messages"),
+    "f7 empty text": (user(""), "invalid_prompt", "messages[0].content"),
+    "f7 no parts": (user([]), "invalid_prompt", "messages[0].content"),
+    "f7 blank": (user(" \n\t"), "invalid_prompt", "messages[0].content"),
+    "f7 blank part": (user([{"type": "text", "text": " "}]), "invalid_prompt", "messages[0].content"),
+    "f7 empty prompt": ({"prompt": ""}, "invalid_prompt", "prompt"),
+    "assistant last": ({"messages": [{"role": "assistant", "content": "x"}]}, "invalid_prompt", "messages"),
+    "b17 data url as text": (user(RED), "invalid_request", "messages[0].content"),
+    "b17 data url in a text part": (
+        user([{"type": "text", "text": RED}]),
+        "invalid_request",
+        "messages[0].content[0].text",
+    ),
+    "d10 tensors": (
+        user([{"type": "image_embeds", "image_embeds": "gASV"}]),
+        "invalid_request",
+        "messages[0].content[0]",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "code", "param"), CASES.values(), ids=CASES.keys())
+def test_refused(
+    api: httpx.Client, engine: FakeEngine, body: dict[str, Any], code: str, param: str | None
+) -> None:
+    error = refused(api.post("/v1/chat", json=body), 400, code)
+    assert error["param"] == param
+    assert error["type"] == "invalid_request_error"
+    assert engine.requests == []
+    api.post("/v1/chat", json={"prompt": "still there?"}).raise_for_status()
+
+
+def test_model_of_another_name_is_a_404(api: httpx.Client) -> None:
+    error = refused(api.post("/v1/chat", json={"prompt": "x", "model": "gpt-4o"}), 404, "model_not_found")
+    assert error["param"] == "model"
+    for name in ("test-reader", "models/test-reader"):
+        api.post("/v1/chat", json={"prompt": "x", "model": name}).raise_for_status()
+
+
+def test_f10_image_limit_counts_all_turns(start: Any) -> None:
+    api = start(max_images=3)
+
+    def turns(*counts: int) -> dict[str, Any]:
+        image = {"type": "image_url", "image_url": RED}
+        return {"messages": [{"role": "user", "content": [TEXT, *([image] * count)]} for count in counts]}
+
+    api.post("/v1/chat", json=turns(0)).raise_for_status()
+    api.post("/v1/chat", json=turns(1, 2)).raise_for_status()
+    error = refused(api.post("/v1/chat", json=turns(2, 2)), 400, "too_many_images")
+    assert "4" in error["message"] and "3" in error["message"]
+    assert error["param"] == "messages[1].content[2].image_url"
+
+
+BODIES = {
+    "empty": b"",
+    "cut": b'{"messages": [{"role": "us',
+    "text": b"What is it?",
+    "nan": b'{"prompt": "x", "temperature": NaN}',
+    "infinity": b'{"prompt": "x", "temperature": 1e999}',
+    "deep list": b"[" * 100_000,
+    "deep object": b'{"prompt":' * 10_000,
+    "deep metadata": b'{"prompt": "x", "metadata": ' + b'{"a":' * 5000 + b"1" + b"}" * 5001,
+    "not utf-8": b'{"prompt": "\xff\xfe"}',
+    "half a surrogate": b'{"prompt": "\\ud800"}',
+    "list": b"[]",
+    "null": b"null",
+    "number": b"1e400",
+    "huge integer": b'{"prompt": "x", "seed": ' + b"9" * 10_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+def test_malformed_body_is_a_400(api: httpx.Client, engine: FakeEngine, body: bytes) -> None:
+    response = api.post("/v1/chat", content=body, headers={"content-type": "application/json"})
+    assert response.status_code == 400
+    refused(response, 400, response.json()["error"]["code"])
+    assert engine.requests == []
+    api.post("/v1/chat", json={"prompt": "still there?"}).raise_for_status()
+
+
+def test_body_that_is_not_json_by_its_type_is_a_415(api: httpx.Client) -> None:
+    refused(api.post("/v1/chat", data={"prompt": "x"}), 415, "unsupported_media_type")
+
+
+def test_null_byte_in_text_passes_through(api: httpx.Client, engine: FakeEngine) -> None:
+    api.post("/v1/chat", json={"prompt": "a\0b"}).raise_for_status()
+    assert engine.requests[0].messages[0].parts[0].text == "a\0b"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_oversized_body_is_a_413(start: Any, engine: FakeEngine, declared: bool) -> None:
+    api = start(max_body_bytes=4096)
+    body = json.dumps({"prompt": "x" * 200_000}).encode()
+    content = body if declared else (body[i : i + 1000] for i in range(0, len(body), 1000))
+    response = api.post("/v1/chat", content=content, headers={"content-type": "application/json"})
+    refused(response, 413, "request_too_large")
+    api.post("/v1/chat", json={"prompt": "x"}).raise_for_status()
+
+
+def test_unknown_names_are_cut_before_they_are_shown(api: httpx.Client) -> None:
+    error = refused(api.post("/v1/chat", json=user("x", **{"a\n" * 5000: 1})), 400, "unknown_parameter")
+    assert len(error["message"]) < 200 and "\n" not in error["message"]
+
+
+def test_every_unsupported_name_is_refused_by_name(api: httpx.Client) -> None:
+    for name in UNSUPPORTED:
+        error = refused(
+            api.post("/v1/chat", json=user("x", **{name: "something"})), 400, "unsupported_parameter"
+        )
+        assert error["param"] == name and name in error["message"]
+
+
+def test_routes_that_do_not_exist_have_the_error_body(api: httpx.Client) -> None:
+    refused(api.get("/v1/nothing"), 404, "not_found")
+    refused(api.get("/v1/chat"), 405, "method_not_allowed")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=20,
+)
+known_fields = st.sampled_from(sorted(ChatRequest.model_fields))
+
+
+@given(st.dictionaries(known_fields | st.text(max_size=8), json_values, max_size=5))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_fuzz_any_json_parses_or_is_refused_with_a_known_code(body: dict[str, Any]) -> None:
+    try:
+        parse_body(json.dumps(body).encode(), ChatRequest)
+    except RequestError as error:
+        assert error.code in ERROR_TABLE
+        assert "pydantic" not in error.message
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=100, deadline=None)
+def test_fuzz_any_bytes_parse_or_are_refused(body: bytes) -> None:
+    try:
+        parse_body(body, ChatRequest)
+    except RequestError as error:
+        assert error.code in ERROR_TABLE
+
+
+@pytest.mark.slow
+def test_body_of_100_mb_is_refused_and_life_goes_on(api: httpx.Client, engine: FakeEngine) -> None:
+    piece = b" " * 2**20
+    headers = {"content-type": "application/json"}
+    response = api.post("/v1/chat", content=(piece for _ in range(100)), headers=headers)
+    refused(response, 413, "request_too_large")
+    eventually(lambda: api.get("/livez").status_code == 200, "still alive")

@@ -1,0 +1,316 @@
+"""Group B of the public faults: what pictures become, and what is no picture."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from service.errors import ImageError
+from service.images.data_url import decode_data_url
+from service.images.decode import decode_image
+from tests.service.pictures import encode, noisy, plain, png_header
+
+FORMATS = ("jpeg", "png", "webp", "gif", "bmp")
+PIXELS = 40_000_000
+RED, WHITE = (255, 0, 0), (255, 255, 255)
+
+
+def pixel(data: bytes, x: int = 0, y: int = 0) -> tuple[int, int, int]:
+    image = decode_image(data, FORMATS, PIXELS)
+    start = 3 * (y * image.width + x)
+    return image.pixels[start], image.pixels[start + 1], image.pixels[start + 2]
+
+
+def refusal(data: bytes, formats: tuple[str, ...] = FORMATS) -> ImageError:
+    with pytest.raises(ImageError) as caught:
+        decode_image(data, formats, PIXELS)
+    assert "0x" not in caught.value.message and "/" not in caught.value.message
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP"])
+def test_formats_become_rgb(kind: str) -> None:
+    image = decode_image(plain(RED, (8, 6), kind), FORMATS, PIXELS)
+    assert (image.width, image.height, len(image.pixels)) == (8, 6, 8 * 6 * 3)
+    assert image.pixels[0] > 240 and max(image.pixels[1:3]) < 15
+
+
+def test_a1_same_bytes_in_another_shape_are_another_image() -> None:
+    raw = bytes(range(256)) * 54  # 13824 bytes: 96x48 and 48x96
+    wide, tall = (encode(Image.frombytes("RGB", size, raw)) for size in ((96, 48), (48, 96)))
+    first, second = decode_image(wide, FORMATS, PIXELS), decode_image(tall, FORMATS, PIXELS)
+    assert first.pixels == second.pixels
+    assert first.digest != second.digest
+
+
+def test_a2_palette_is_part_of_the_image() -> None:
+    pictures = []
+    for colour in ((255, 0, 0), (0, 0, 255)):
+        image = Image.new("P", (4, 4), 1)
+        image.putpalette([0, 0, 0, *colour])
+        pictures.append(decode_image(encode(image), FORMATS, PIXELS))
+    assert pictures[0].digest != pictures[1].digest
+    assert pictures[0].pixels[:3] == bytes((255, 0, 0))
+
+
+def test_a10_same_pixels_in_other_files_are_one_image() -> None:
+    image = Image.effect_noise((16, 16), 60).convert("RGB")
+    files = [encode(image, compress_level=1), encode(image, compress_level=9), encode(image, "BMP")]
+    assert len(set(files)) == 3
+    assert len({decode_image(data, FORMATS, PIXELS).digest for data in files}) == 1
+
+
+@pytest.mark.parametrize("size", [(12_000, 12_000), (20_000, 20_000), (2**31 - 1, 1)])
+def test_b1_bomb_is_refused_by_its_header(size: tuple[int, int]) -> None:
+    data = png_header(*size)
+    assert len(data) < 200
+    assert refusal(data).code == "image_too_large"
+
+
+def test_b1_limit_is_exact() -> None:
+    assert decode_image(plain(size=(8, 5)), FORMATS, 40).width == 8
+    with pytest.raises(ImageError, match="more than 39 pixels"):
+        decode_image(plain(size=(8, 5)), FORMATS, 39)
+
+
+def _with_orientation(tag: int, kind: str = "JPEG") -> bytes:
+    """24x16 with red on the side that orientation `tag` turns to the top."""
+    upright = Image.new("RGB", (16, 24) if tag >= 5 else (24, 16), WHITE)
+    upright.paste(RED, (0, 0, upright.width, 4))
+    # What undoes each orientation; 6 and 8 undo each other.
+    undo = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }
+    stored = upright.transpose(undo[tag]) if tag in undo else upright
+    exif = Image.Exif()
+    exif[0x0112] = tag
+    options = {"quality": 95} if kind == "JPEG" else {}
+    return encode(stored, kind, exif=exif, **options)
+
+
+@pytest.mark.parametrize("tag", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_b2_pictures_are_turned_upright(tag: int, kind: str) -> None:
+    image = decode_image(_with_orientation(tag, kind), FORMATS, PIXELS)
+    assert (image.width, image.height) == ((16, 24) if tag >= 5 else (24, 16))
+    top, bottom = image.pixels[:3], image.pixels[-3:]
+    assert top[0] > 200 and top[1] < 90, "red on top"
+    assert min(bottom) > 200, "white below"
+
+
+def test_b2_orientation_changes_the_key() -> None:
+    plain_side, turned = (_with_orientation(6) for _ in range(2))
+    turned = turned.replace(b"\x12\x01\x03\x00\x01\x00\x00\x00\x06", b"\x12\x01\x03\x00\x01\x00\x00\x00\x01")
+    turned = turned.replace(
+        b"\x01\x12\x00\x03\x00\x00\x00\x01\x00\x06", b"\x01\x12\x00\x03\x00\x00\x00\x01\x00\x01"
+    )
+    assert turned != plain_side
+    assert decode_image(plain_side, FORMATS, PIXELS).digest != decode_image(turned, FORMATS, PIXELS).digest
+
+
+def test_b2_broken_exif_leaves_the_picture_as_it_stands() -> None:
+    data = encode(Image.new("RGB", (24, 16), RED), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
+    assert decode_image(data, FORMATS, PIXELS).width == 24
+
+
+@pytest.mark.parametrize("alpha", [0, 128, 255])
+def test_b5_alpha_shows_the_background_not_what_is_hidden(alpha: int) -> None:
+    found = pixel(encode(Image.new("RGBA", (1, 1), (*RED, alpha))))
+    assert found == (255, 255 - alpha, 255 - alpha)
+
+
+def test_b5_transparent_palette_and_grey() -> None:
+    palette = Image.new("P", (2, 2), 1)
+    palette.putpalette([0, 0, 0, *RED])
+    assert pixel(encode(palette, transparency=1)) == WHITE
+    assert pixel(encode(palette, "GIF", transparency=1)) == WHITE
+    assert pixel(encode(Image.new("LA", (1, 1), (0, 0)))) == WHITE
+    assert pixel(encode(Image.new("RGB", (2, 2), RED), transparency=RED)) == WHITE
+    assert pixel(encode(Image.new("L", (2, 2), 7), transparency=7)) == WHITE
+    assert pixel(encode(Image.new("RGBA", (4, 4), (*RED, 0)), "WEBP", lossless=True)) == WHITE
+
+
+MODES: dict[str, tuple[Image.Image, str, tuple[int, int, int], int]] = {
+    "1": (Image.new("1", (8, 8), 1), "PNG", WHITE, 0),
+    "L": (Image.new("L", (8, 8), 77), "PNG", (77, 77, 77), 0),
+    "LA": (Image.new("LA", (8, 8), (77, 255)), "PNG", (77, 77, 77), 0),
+    "P": (Image.new("RGB", (8, 8), RED).quantize(4), "PNG", RED, 0),
+    "CMYK": (Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG", RED, 30),
+    "YCbCr": (Image.new("RGB", (8, 8), RED).convert("YCbCr"), "JPEG", RED, 6),
+    "16 bit": (Image.new("I;16", (8, 8), 0x8080), "PNG", (128, 128, 128), 0),
+    "16 bit white": (Image.new("I;16", (8, 8), 0xFFFF), "PNG", WHITE, 0),
+    "grey JPEG": (Image.new("L", (8, 8), 77), "JPEG", (77, 77, 77), 2),
+}
+
+
+@pytest.mark.parametrize(("image", "kind", "expected", "tolerance"), MODES.values(), ids=MODES.keys())
+def test_b7_every_mode_becomes_rgb(
+    image: Image.Image, kind: str, expected: tuple[int, int, int], tolerance: int
+) -> None:
+    found = pixel(encode(image, kind))
+    assert all(abs(a - b) <= tolerance for a, b in zip(found, expected, strict=True)), found
+
+
+def test_b7_16_bit_rgb_is_scaled() -> None:
+    rows = b"\0" + struct.pack(">6H", 0xFFFF, 0, 0x8080, 0xFFFF, 0, 0x8080)
+    assert pixel(_png(2, 1, 16, 2, rows)) == (255, 0, 128)
+
+
+def _png(width: int, height: int, depth: int, colour: int, rows: bytes) -> bytes:
+    import zlib
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+
+
+TRUNCATED = {
+    "jpeg": encode(Image.effect_noise((256, 256), 80).convert("RGB"), "JPEG")[:-128],
+    **{f"png at {cut}": noisy()[:cut] for cut in (10, 30, 500)},
+    "gif": noisy(kind="GIF")[:300],
+    "webp": noisy(kind="WEBP")[:300],
+    "bmp": noisy(kind="BMP")[:300],
+}
+
+
+@pytest.mark.parametrize("data", TRUNCATED.values(), ids=TRUNCATED.keys())
+def test_b8_truncated_files_are_invalid(data: bytes) -> None:
+    assert refusal(data).code == "invalid_image"
+
+
+def test_b9_message_holds_no_address_and_no_payload() -> None:
+    error = refusal(b"notanimage")
+    assert error.code == "invalid_image"
+    assert "notanimage" not in error.message and "BytesIO" not in error.message
+
+
+FOREIGN = {
+    "jpeg 2000": b"\x00\x00\x00\x0cjP  \r\n\x87\n" + b"\0" * 64,
+    "eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n",
+    "wmf": b"\xd7\xcd\xc6\x9a" + b"\0" * 64,
+    "psd": b"8BPS\0\1" + b"\0" * 64,
+    "tiff": encode(Image.new("RGB", (4, 4)), "TIFF"),
+    "icns": b"icns\0\0\0\x08",
+    "ico": encode(Image.new("RGB", (16, 16)), "ICO"),
+    "pdf": b"%PDF-1.7\n",
+    "svg": b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"/>',
+    "heic": b"\0\0\0\x18ftypheic\0\0\0\0" + b"\0" * 32,
+    "avif": encode(Image.new("RGB", (4, 4)), "AVIF"),
+    "html": b"<!DOCTYPE html><html></html>",
+    "zip": b"PK\x03\x04" + b"\0" * 32,
+}
+
+
+@pytest.mark.parametrize(("name", "data"), FOREIGN.items(), ids=FOREIGN.keys())
+def test_b10_b13_formats_outside_the_list_are_refused_by_name(name: str, data: bytes) -> None:
+    error = refusal(data)
+    assert error.code == "unsupported_image_format"
+    assert name in error.message
+
+
+def test_b10_only_the_sniffed_format_is_tried() -> None:
+    assert refusal(b"\x89PNG\r\n\x1a\n" + encode(Image.new("RGB", (4, 4)), "TIFF")).code == "invalid_image"
+
+
+def test_b13_operator_may_allow_more() -> None:
+    for name in ("tiff", "avif"):
+        assert decode_image(FOREIGN[name], (*FORMATS, name), PIXELS).width == 4
+
+
+def test_first_frame_of_an_animation_counts() -> None:
+    frames = [Image.new("RGB", (4, 4), colour) for colour in (RED, (0, 0, 255))]
+    for kind in ("GIF", "WEBP", "PNG"):
+        options: dict[str, Any] = {"lossless": True} if kind == "WEBP" else {}
+        data = encode(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+        assert pixel(data) == RED, kind
+
+
+def test_b12_nothing_and_next_to_nothing() -> None:
+    for data in (b"", b"\x89", png_header(0, 5), png_header(5, 0), b"BM", b"GIF89a"):
+        assert refusal(data).code == "invalid_image", data
+
+
+def test_random_damage_is_refused_or_decoded_never_raised() -> None:
+    for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP"):
+        whole = noisy((24, 24), kind)
+        for _ in range(60):
+            broken = bytearray(whole)
+            for _ in range(4):
+                broken[int.from_bytes(os.urandom(4)) % len(broken)] = os.urandom(1)[0]
+            try:
+                decode_image(bytes(broken), FORMATS, 10_000)
+            except ImageError as error:
+                assert error.code in {"invalid_image", "image_too_large", "unsupported_image_format"}
+
+
+PNG = plain()
+TOLERATED = {
+    "plain": "data:image/png;base64,{b64}",
+    "charset": "data:image/png;charset=utf-8;base64,{b64}",
+    "upper case": "data:image/png;BASE64,{b64}",
+    "upper case scheme": "DATA:image/png;base64,{b64}",
+    "wrong type": "data:image/jpeg;base64,{b64}",
+    "no type": "data:;base64,{b64}",
+    "name": "data:image/png;name=a.png;base64,{b64}",
+    "base64 first": "data:image/png;base64;charset=utf-8,{b64}",
+    "unpadded": "data:image/png;base64,{unpadded}",
+    "url-safe": "data:image/png;base64,{urlsafe}",
+    "lines": "data:image/png;base64,{lines}",
+    "percent-encoded base64": "data:image/png;base64,{quoted}",
+    "percent-encoded bytes": "data:image/png,{bytes}",
+    "space before the data": "data:image/png;base64, {b64}",
+}
+
+
+@pytest.mark.parametrize("form", TOLERATED.values(), ids=TOLERATED.keys())
+def test_b15_data_urls_that_are_understood(form: str) -> None:
+    import base64
+    from urllib.parse import quote
+
+    b64 = base64.b64encode(PNG).decode()
+    url = form.format(
+        b64=b64,
+        unpadded=b64.rstrip("="),
+        urlsafe=base64.urlsafe_b64encode(PNG).decode(),
+        lines="\r\n".join(b64[i : i + 20] for i in range(0, len(b64), 20)),
+        quoted=quote(b64, safe=""),
+        bytes=quote(PNG, safe=""),
+    )
+    assert decode_data_url(url, 10_000) == PNG
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("data:image/png;base64", "invalid_image_url"),
+        ("data:", "invalid_image_url"),
+        ("data:image/png;base64,!!!!", "invalid_image_url"),
+        ("data:image/png;base64,AAAAA", "invalid_image_url"),
+        ("data:image/png;base64,AA=A", "invalid_image_url"),
+        ("data:image/png;base64,ÄÄÄÄ", "invalid_image_url"),
+        ("data:image/png;base64," + "A" * 40_000, "image_too_large"),
+        ("data:image/png," + "A" * 20_000, "image_too_large"),
+        ("data:image/png," + "A" * 80_000, "image_too_large"),
+    ],
+)
+def test_b15_data_urls_that_are_not(url: str, code: str) -> None:
+    with pytest.raises(ImageError) as caught:
+        decode_data_url(url, 10_000)
+    assert caught.value.code == code
