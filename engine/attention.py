@@ -52,7 +52,9 @@ class Masked:
 
     def __call__(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         keys, values = keys[None, :, : self._end], values[None, :, : self._end]
-        attended = F.scaled_dot_product_attention(queries[None], keys, values, attn_mask=self._mask, enable_gqa=True)
+        attended = F.scaled_dot_product_attention(
+            queries[None], keys, values, attn_mask=self._mask, enable_gqa=True
+        )
         return attended[0]
 
 
@@ -98,7 +100,9 @@ class Staircase:
             attended[:, step.first : step.last] = self._attend(rows, keys, values, step).view_as(part)
         return attended
 
-    def _attend(self, rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: _Step) -> torch.Tensor:
+    def _attend(
+        self, rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: _Step
+    ) -> torch.Tensor:
         below, end = step.below, step.end
         mask = step.mask.to(rows.dtype)[None, None]
         near, near_weight = _flash(rows, keys[None, :, below:end], values[None, :, below:end], mask)

@@ -1,7 +1,7 @@
 """Canonical compile: one image alone, behind the model's chat template with the default system prompt.
 
-The prefix decides how good plain reuse is, costs nothing later (its own KV is dropped), and is part of the key. Keys are
-kept before RoPE, so that an entry can be placed anywhere with the model's own rotation.
+The prefix decides how good plain reuse is, costs nothing later (its own KV is dropped), and is part of the key. Keys
+are kept before RoPE, so that an entry can be placed anywhere with the model's own rotation.
 """
 
 from __future__ import annotations
@@ -47,5 +47,5 @@ def compile_image(
 
 
 def value_norms(values: torch.Tensor) -> torch.Tensor:
-    """L2 norm of each token's value over all KV heads: [layers, kv_heads, tokens, head_dim] -> float32 [layers, tokens]."""
+    """L2 norm over all KV heads: values [layers, kv_heads, tokens, head_dim] -> float32 [layers, tokens]."""
     return values.float().pow(2).sum(dim=(1, 3)).sqrt()

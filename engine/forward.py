@@ -45,7 +45,12 @@ class Rows:
 
 
 def run_rows(
-    family: Family, kv: RequestKV, rows: Rows, attention: Attention, work: Work, capture: Capture | None = None
+    family: Family,
+    kv: RequestKV,
+    rows: Rows,
+    attention: Attention,
+    work: Work,
+    capture: Capture | None = None,
 ) -> torch.Tensor:
     """Run `rows` through all layers, writing their KV, and return the last row's final hidden state [1, hidden].
 
@@ -70,7 +75,12 @@ def run_rows(
 
 
 def keep(
-    kv: RequestKV, layer: int, rows: Rows, keys: torch.Tensor, values: torch.Tensor, capture: Capture | None = None
+    kv: RequestKV,
+    layer: int,
+    rows: Rows,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    capture: Capture | None = None,
 ) -> None:
     """Show a layer's keys and values to `capture`, then write them to the request's KV, the keys rotated."""
     if capture is not None:

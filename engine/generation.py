@@ -120,7 +120,9 @@ class Generation:
         def compile_entry() -> ImageKV:
             encoded = runtime.family.encode(pixels)
             grid = self._prepared.grids[index]
-            return compile_image(runtime.family, runtime.pool, runtime.prompt.prefix_ids, encoded, grid, self.work)
+            return compile_image(
+                runtime.family, runtime.pool, runtime.prompt.prefix_ids, encoded, grid, self.work
+            )
 
         fetched = runtime.store.fetch(runtime.key(request.tenant, image), compile_entry, request.cache.mode)
         self._fetched[image.digest] = fetched

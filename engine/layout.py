@@ -113,7 +113,9 @@ def positions_of(length: int, spans: Sequence[ImageSpan]) -> tuple[Ints, int]:
     return positions, position + length - slot
 
 
-def place(ids: Sequence[int], image_token: int, grids: Sequence[tuple[int, int, int]]) -> tuple[Ints, tuple[ImageSpan, ...]]:
+def place(
+    ids: Sequence[int], image_token: int, grids: Sequence[tuple[int, int, int]]
+) -> tuple[Ints, tuple[ImageSpan, ...]]:
     """Widen each image placeholder of `ids` to its visual tokens. `grids` holds (image, rows, columns) in prompt order.
 
     Spans come from the grids, never from the length of a run: adjacent images have no token between them.
@@ -137,18 +139,26 @@ def tail_query(ids: Ints, positions: Ints, start: int) -> Query:
     return Query(ids[start:], slots, positions[:, start:])
 
 
-def ghost_query(ids: Ints, positions: Ints, tail_start: int, image_close: int, question: Sequence[int]) -> Query:
+def ghost_query(
+    ids: Ints, positions: Ints, tail_start: int, image_close: int, question: Sequence[int]
+) -> Query:
     """The tail with a copy of the question in it, behind the `image_close` tokens that end the last image. The rows
     stand in scratch slots behind the prompt, at the positions that such a tail would have."""
     behind = tail_start + image_close
     rows = np.concatenate([ids[tail_start:behind], np.asarray(question, dtype=np.int64), ids[behind:]])
     first = int(positions[0, tail_start])
     numbered = np.arange(first, first + len(rows))
-    return Query(rows, np.arange(len(ids), len(ids) + len(rows)), np.broadcast_to(numbered, (3, len(rows))).copy())
+    return Query(
+        rows, np.arange(len(ids), len(ids) + len(rows)), np.broadcast_to(numbered, (3, len(rows))).copy()
+    )
 
 
 def exact_spans(ids: Ints, spans: Sequence[ImageSpan], prefix: Sequence[int]) -> tuple[ImageSpan, ...]:
     """The first image is exact where the canonical prefix is all that stands before it."""
-    if not spans or spans[0].start != len(prefix) or not np.array_equal(ids[: len(prefix)], np.asarray(prefix)):
+    if (
+        not spans
+        or spans[0].start != len(prefix)
+        or not np.array_equal(ids[: len(prefix)], np.asarray(prefix))
+    ):
         return ()
     return (spans[0],)

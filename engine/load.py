@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -43,7 +43,7 @@ class ModelSettings:
     threads: int | None = None
     system: str | None = None
     namespace: str = "default"
-    defaults: Defaults = Defaults()
+    defaults: Defaults = field(default_factory=Defaults)
 
 
 def load_runtime(settings: ModelSettings, store: TieredStore[ImageKV], codec: str) -> Runtime:
@@ -81,7 +81,7 @@ def load_runtime(settings: ModelSettings, store: TieredStore[ImageKV], codec: st
 
 
 def weights_fingerprint(folder: Path) -> str:
-    """SHA-256 over the checkpoint's config and weight files, names and contents: the name of a model is not its identity."""
+    """SHA-256 over config and weight files, names and contents: a model's name is not its identity."""
     digest = hashlib.sha256()
     for file in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
         with file.open("rb") as stream:

@@ -77,7 +77,9 @@ class ChatPrompt:
         """Text that spells a special token would be read as the template's own structure (or as an image)."""
         for token in self._reserved:
             if token in text:
-                raise InvalidPrompt(f"messages: the text holds {token!r}, which is reserved by the chat template")
+                raise InvalidPrompt(
+                    f"messages: the text holds {token!r}, which is reserved by the chat template"
+                )
         if MARK in text:
             raise InvalidPrompt("messages: the text holds U+E0FF, which is reserved")
 
@@ -112,7 +114,12 @@ def _following_text(messages: Sequence[Message]) -> int | None:
     parts = messages[-1].parts
     last_image = max((i for i, part in enumerate(parts) if isinstance(part, ImagePart)), default=-1)
     return next(
-        (i for i, part in enumerate(parts) if i > last_image and isinstance(part, TextPart) and part.text.strip()), None
+        (
+            i
+            for i, part in enumerate(parts)
+            if i > last_image and isinstance(part, TextPart) and part.text.strip()
+        ),
+        None,
     )
 
 
@@ -127,5 +134,3 @@ def _mark(messages: Sequence[Message], part_index: int) -> tuple[Message, ...]:
         for i, part in enumerate(last.parts)
     )
     return (*messages[:-1], Message(last.role, parts))
-
-

@@ -39,7 +39,12 @@ class Prefill:
     `kv` must hold `slots_needed(layout)` slots."""
 
     def __init__(
-        self, family: Family, kv: RequestKV, layout: PromptLayout, features: Sequence[torch.Tensor], work: Work
+        self,
+        family: Family,
+        kv: RequestKV,
+        layout: PromptLayout,
+        features: Sequence[torch.Tensor],
+        work: Work,
     ) -> None:
         self.family, self.kv, self.layout, self.work = family, kv, layout, work
         self._features = features

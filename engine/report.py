@@ -13,7 +13,11 @@ from store.tiered import Fetched
 
 
 def kv_report(
-    choice: Choice, layout: PromptLayout, prefilled: Prefilled, fetched: Sequence[Fetched[ImageKV] | None], keys: Sequence[str]
+    choice: Choice,
+    layout: PromptLayout,
+    prefilled: Prefilled,
+    fetched: Sequence[Fetched[ImageKV] | None],
+    keys: Sequence[str],
 ) -> KvReport:
     """`fetched` and `keys` span by span, in prompt order; None where the store was not asked (policy `full`)."""
     images = tuple(

@@ -18,4 +18,3 @@ def rotate(x: torch.Tensor, rope: Rope, out: torch.Tensor | None = None) -> torc
     torch.mul(low, rope.cos[:, :half], out=out[..., :half]).addcmul_(high, rope.sin[:, :half], value=-1)
     torch.mul(high, rope.cos[:, half:], out=out[..., half:]).addcmul_(low, rope.sin[:, half:])
     return out
-

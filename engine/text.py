@@ -12,7 +12,7 @@ class Detokenizer:
     """Incremental decoding. A character whose bytes are spread over tokens is held until it is whole; bytes that can
     never become one are shown as U+FFFD, as the tokenizer does."""
 
-    # Longest run of tokens that may stand for one unfinished character (UTF-8 takes four bytes, one token each at worst).
+    # Longest run of tokens that one unfinished character may take: four bytes of UTF-8, one token each at worst.
     LONGEST_CHARACTER = 4
 
     def __init__(self, tokenizer: Any) -> None:

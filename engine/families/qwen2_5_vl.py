@@ -28,7 +28,9 @@ class Qwen25VL:
     def __init__(self, model: Any, processor: Qwen2VLImageProcessorPil) -> None:
         text = model.config.text_config
         if set(text.layer_types) != {"full_attention"}:
-            raise UnsupportedModel(f"a decoder with {sorted(set(text.layer_types))}: only full attention can be refreshed")
+            raise UnsupportedModel(
+                f"a decoder with {sorted(set(text.layer_types))}: only full attention can be refreshed"
+            )
         self._model = model
         self._decoder = model.model.language_model
         self._vision = model.model.visual
@@ -65,7 +67,8 @@ class Qwen25VL:
             rows, columns = smart_resize(height, width, factor, size["shortest_edge"], size["longest_edge"])
         except ValueError as error:
             raise InvalidPrompt(
-                f"an image of {width} x {height} pixels is too narrow: the longer side may be at most 200 times the shorter"
+                f"an image of {width} x {height} pixels is too narrow: "
+                "the longer side may be at most 200 times the shorter"
             ) from error
         return Grid(rows // factor, columns // factor)
 
@@ -139,7 +142,15 @@ def _as_tuple(value: int | list[int] | None) -> tuple[int, ...]:
 
 def _describe_processor(processor: Qwen2VLImageProcessorPil) -> str:
     """Every setting that changes the patches of a still image, and none that does not (faults A5 and A6)."""
-    names = ("patch_size", "merge_size", "temporal_patch_size", "resample", "image_mean", "image_std", "rescale_factor")
+    names = (
+        "patch_size",
+        "merge_size",
+        "temporal_patch_size",
+        "resample",
+        "image_mean",
+        "image_std",
+        "rescale_factor",
+    )
     settings = {name: getattr(processor, name, None) for name in names}
     settings["shortest_edge"] = processor.size["shortest_edge"]
     settings["longest_edge"] = processor.size["longest_edge"]

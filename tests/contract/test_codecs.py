@@ -11,23 +11,10 @@ from store.codec import Codec, codecs
 from store.entry import ImageKV
 from store.errors import CodecError
 from store.header import ALIGNMENT
-from store.record import Record, RecordReader, build
-from tests.store.samples import BUFFERS, RecordInfo, entry_of, key_of, same
+from tests.store.samples import BUFFERS
+from tests.store.tensors import entry_of, same, stored
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-
-
-def stored(codec: Codec[Any], entry: ImageKV) -> tuple[ImageKV, Record]:
-    """The prepared entry, and its record after a trip through bytes."""
-    prepared = codec.prepare(entry)
-    key = key_of(1, codec=codec.name)
-    info = RecordInfo.of(key, entry.tokens, 0.0, 0.0)
-    record = build(key.digest, codec.identity, prepared.pack(), info, BUFFERS)
-    reader = RecordReader(key.digest, codec.identity, BUFFERS)
-    reader.manifest(record.head)
-    for piece in record.pieces():
-        reader.piece(bytes(piece))
-    return prepared.entry, reader.record()
 
 
 @pytest.fixture(params=codecs().values(), ids=lambda codec: codec.name)

@@ -14,7 +14,7 @@ from store.header import PIECE_BYTES
 from store.settings import StoreSettings
 from store.tier import Tier, TierKind, kinds
 from tests.store.faulty import FaultyTier
-from tests.store.samples import big_record, content, key_of, read, small_record
+from tests.store.samples import content, key_of, read, record_of
 
 MIB = 1 << 20
 BUDGET = 16 * MIB
@@ -41,7 +41,7 @@ class TestTier:
         tier.close()
 
     def test_gives_back_what_was_put(self, tier: Tier) -> None:
-        records = [small_record(1), big_record(2, 3 * PIECE_BYTES), big_record(3, 2 * MIB + 4)]
+        records = [record_of(1), record_of(2, 3 * PIECE_BYTES), record_of(3, 2 * MIB + 4)]
         for record in records:
             tier.put(record, never_held)
         for record in records:
@@ -57,7 +57,7 @@ class TestTier:
         assert not tier.delete(digest)
 
     def test_delete_removes_all_traces(self, tier: Tier) -> None:
-        record, other = small_record(1), small_record(2)
+        record, other = record_of(1), record_of(2)
         tier.put(record, never_held)
         tier.put(other, never_held)
         assert tier.delete(record.digest)
@@ -66,8 +66,8 @@ class TestTier:
         assert tier.stats().bytes_logical == other.nbytes
 
     def test_put_keeps_unless_replace(self, tier: Tier) -> None:
-        old, new = small_record(1), small_record(1)
-        changed = big_record(1, 2 * MIB)
+        old, new = record_of(1), record_of(1)
+        changed = record_of(1, 2 * MIB)
         tier.put(old, never_held)
         tier.put(changed, never_held)
         assert content(read(tier, old.digest) or new) == content(old)
@@ -77,7 +77,7 @@ class TestTier:
         assert tier.stats().bytes_logical == changed.nbytes
 
     def test_owns_its_bytes(self, tier: Tier) -> None:
-        record = small_record(1)
+        record = record_of(1)
         expected = content(record)
         writable = bytearray(record.payload)
         own = type(record)(record.manifest, record.head, memoryview(writable))
@@ -90,7 +90,7 @@ class TestTier:
         assert second is not None and content(second) == expected
 
     def test_rows_tell_what_is_held(self, tier: Tier) -> None:
-        record = small_record(7, tenant="other")
+        record = record_of(7, tenant="other")
         tier.put(record, never_held)
         row = tier.row(record.digest)
         assert row is not None
@@ -98,7 +98,7 @@ class TestTier:
         assert list(tier.rows()) == [row]
 
     def test_a_use_moves_recency_and_a_look_does_not(self, tier: Tier) -> None:
-        record = small_record(1)
+        record = record_of(1)
         tier.put(record, never_held)
         before = tier.row(record.digest)
         assert before is not None
@@ -111,7 +111,7 @@ class TestTier:
         assert (after.last_used, after.hits) == (before.last_used + 50, before.hits + 1)
 
     def test_budget_holds_and_the_least_recent_goes_first(self, tier: Tier) -> None:
-        records = [big_record(number, 4 * MIB) for number in range(12)]
+        records = [record_of(number, 4 * MIB) for number in range(12)]
         for number, record in enumerate(records):
             tier.put(record, never_held)
             tier.touch(record.digest, 5e9 + number)
@@ -122,24 +122,24 @@ class TestTier:
         assert tier.stats().evictions["budget"] == len(records) - len(kept)
 
     def test_what_is_held_stays(self, tier: Tier) -> None:
-        held = big_record(0, 4 * MIB)
+        held = record_of(0, 4 * MIB)
         tier.put(held, never_held)
         for number in range(1, 8):
-            tier.put(big_record(number, 4 * MIB), lambda digest: Hold(2 * (digest == held.digest)))
+            tier.put(record_of(number, 4 * MIB), lambda digest: Hold(2 * (digest == held.digest)))
         assert tier.contains(held.digest)
         with pytest.raises(TierFull):
-            tier.put(big_record(9, 14 * MIB), lambda digest: Hold.HARD)
+            tier.put(record_of(9, 14 * MIB), lambda digest: Hold.HARD)
 
     def test_too_large_is_full(self, tier: Tier) -> None:
-        small = small_record(1)
+        small = record_of(1)
         tier.put(small, never_held)
         with pytest.raises(TierFull) as caught:
-            tier.put(big_record(2, BUDGET + MIB), never_held)
+            tier.put(record_of(2, BUDGET + MIB), never_held)
         assert caught.value.reason == "too_large"
         assert tier.contains(small.digest)
 
     def test_counts(self, tier: Tier) -> None:
-        record = small_record(1)
+        record = record_of(1)
         tier.put(record, never_held)
         read(tier, record.digest)
         read(tier, key_of(2).digest)
@@ -151,14 +151,14 @@ class TestTier:
 
     @pytest.mark.parametrize(("fault", "reason"), [("flip", "corrupt"), ("short", "torn"), ("drop", "torn")])
     def test_damage_on_the_way_is_rejected(self, tier: Tier, fault: str, reason: str) -> None:
-        record = big_record(1, 3 * MIB)
+        record = record_of(1, 3 * MIB)
         tier.put(record, never_held)
         with pytest.raises(Rejected) as caught:
             read(FaultyTier(tier, fault), record.digest)
         assert caught.value.reason == reason
 
     def test_closed_tier_raises_its_own_errors_only(self, tier: Tier) -> None:
-        record = small_record(1)
+        record = record_of(1)
         tier.put(record, never_held)
         tier.close()
         tier.touch(record.digest, 1.0)
@@ -173,7 +173,7 @@ class TestTier:
                 call()
 
     def test_many_threads(self, tier: Tier) -> None:
-        records = [big_record(number, 2 * MIB) for number in range(4)]
+        records = [record_of(number, 2 * MIB) for number in range(4)]
         wrong: list[BaseException] = []
 
         def work(mine: int) -> None:
@@ -203,7 +203,7 @@ class TestPersistentTier:
         return kind
 
     def test_records_and_recency_survive_a_restart(self, kind: TierKind, tmp_path: Path) -> None:
-        records = [small_record(number) for number in range(3)]
+        records = [record_of(number) for number in range(3)]
         tier = build(kind, tmp_path)
         for record in records:
             tier.put(record, never_held)
@@ -219,7 +219,7 @@ class TestPersistentTier:
         again.close()
 
     def test_order_of_eviction_survives_a_restart(self, kind: TierKind, tmp_path: Path) -> None:
-        records = [big_record(number, 4 * MIB) for number in range(3)]
+        records = [record_of(number, 4 * MIB) for number in range(3)]
         tier = build(kind, tmp_path)
         for record in records:
             tier.put(record, never_held)
@@ -227,7 +227,7 @@ class TestPersistentTier:
         tier.close()
 
         again = build(kind, tmp_path)
-        again.put(big_record(3, 4 * MIB), never_held)
+        again.put(record_of(3, 4 * MIB), never_held)
         assert again.contains(records[0].digest)
         assert not again.contains(records[1].digest)
         again.close()

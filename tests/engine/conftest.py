@@ -46,7 +46,12 @@ class Bench:
         return Prefill(self.family, self.pool.take(slots_needed(layout)), layout, features, Work())
 
     def reuse(
-        self, layout: PromptLayout, images: list[np.ndarray], ratio: float, policy: str = "conduit", **options: object
+        self,
+        layout: PromptLayout,
+        images: list[np.ndarray],
+        ratio: float,
+        policy: str = "conduit",
+        **options: object,
     ) -> tuple[Prefill, Prefilled]:
         entries = {span.image: self.entry(images[span.image]) for span in layout.spans}
         prefill = self.prefill(layout, images)

@@ -29,7 +29,9 @@ def tensors(rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     )
 
 
-def plain(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+def plain(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor
+) -> torch.Tensor:
     """Softmax over each row's visible slots, one head and row at a time."""
     out = torch.empty_like(queries)
     for head in range(HEADS):

@@ -196,7 +196,9 @@ def test_moving_an_image_is_one_rotation_by_a_single_angle(bench: Bench) -> None
     x = torch.randn(1, near.spans[0].tokens, bench.family.shape.head_dim)
     once = rotate(x, bench.family.rope(torch.as_tensor(at[1])))
     delta = bench.family.rope(torch.as_tensor(shift))
-    assert torch.allclose(rotate(rotate(x, bench.family.rope(torch.as_tensor(at[0]))), delta), once, atol=1e-5)
+    assert torch.allclose(
+        rotate(rotate(x, bench.family.rope(torch.as_tensor(at[0]))), delta), once, atol=1e-5
+    )
 
 
 @torch.no_grad()

@@ -88,7 +88,10 @@ def test_text_that_spells_the_template_s_tokens_is_refused(bench: Bench, text: s
 )
 def test_conversations_without_a_question_are_refused(bench: Bench, messages: list[Message]) -> None:
     with pytest.raises(InvalidPrompt, match="messages"):
-        bench.layout(messages, PICTURES[:1] if any(m.parts and isinstance(m.parts[0], ImagePart) for m in messages) else [])
+        bench.layout(
+            messages,
+            PICTURES[:1] if any(m.parts and isinstance(m.parts[0], ImagePart) for m in messages) else [],
+        )
 
 
 def test_image_alone_is_a_question(bench: Bench) -> None:

@@ -68,7 +68,9 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert not self.alive
             case PrefillPiece(name):
                 assert name in self.alive and name not in self.decoding
-                older = [other for other in self.alive[: self.alive.index(name)] if other not in self.decoding]
+                older = [
+                    other for other in self.alive[: self.alive.index(name)] if other not in self.decoding
+                ]
                 assert not older
                 self.pieces_since_round += 1
                 assert self.pieces_since_round <= 1 or not self.decoding

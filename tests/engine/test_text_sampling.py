@@ -66,7 +66,9 @@ def test_f2_stop_strings_cut_exactly(stops: list[str], pieces: list[str], expect
     assert (shown if stream.found else shown + stream.flush()) == expected
 
 
-@given(st.text(alphabet="ab", max_size=20), st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=3))
+@given(
+    st.text(alphabet="ab", max_size=20), st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=3)
+)
 def test_stop_strings_equal_cutting_the_whole_text(text: str, stops: list[str]) -> None:
     stream = StopStrings(stops)
     shown = ""
@@ -89,7 +91,10 @@ def test_greedy_takes_the_largest() -> None:
 
 def test_a_seed_repeats_and_seeds_differ() -> None:
     logits = torch.zeros(1000)
-    draws = {seed: [Sampler(Sampling(temperature=1.0, seed=seed)).draw(logits) for _ in range(2)] for seed in (1, 2, -5)}
+    draws = {
+        seed: [Sampler(Sampling(temperature=1.0, seed=seed)).draw(logits) for _ in range(2)]
+        for seed in (1, 2, -5)
+    }
     assert all(first == second for first, second in draws.values())
     assert len({tuple(pair) for pair in draws.values()}) == 3
 

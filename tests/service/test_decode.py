@@ -118,6 +118,7 @@ def test_b2_orientation_changes_the_key() -> None:
     assert decode_image(plain_side, FORMATS, PIXELS).digest != decode_image(turned, FORMATS, PIXELS).digest
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow warns, and goes on
 def test_b2_broken_exif_leaves_the_picture_as_it_stands() -> None:
     data = encode(Image.new("RGB", (24, 16), RED), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
     assert decode_image(data, FORMATS, PIXELS).width == 24

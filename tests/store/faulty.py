@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any
 
 from store.errors import TierFull, TierUnavailable
 from store.eviction import HoldOf
@@ -110,8 +109,3 @@ class _DamagingSink:
         elif self._left == 0:
             return
         self._sink.piece(bytes(damaged))
-
-
-def unused(*_: Any) -> Any:
-    """A compile that must not be called."""
-    raise AssertionError("compiled although it was stored")

@@ -1,18 +1,17 @@
-"""Keys, entries and records for tests."""
+"""Keys, entries and records for tests, without torch: an entry is a blob of bytes."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import random
+from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from store.buffers import BufferPool
-from store.codec import codec_named
-from store.entry import ImageKV
-from store.header import RecordInfo
+from store.codec import Prepared
+from store.errors import CodecError
+from store.header import Manifest, RecordInfo
 from store.keys import ModelKey, VisualKey, pixel_digest
-from store.record import Record, RecordReader, build
+from store.record import Encoded, NamedBuffer, Record, RecordReader, build
 from store.tier import Tier
 
 BUFFERS = BufferPool(64 << 20)
@@ -23,65 +22,73 @@ MODEL = ModelKey(
     weights_fingerprint="f0" * 32,
     processor="Qwen2VLImageProcessor max_pixels=1003520 min_pixels=3136",
     dtype="float32",
-    codec="raw",
+    codec="blob",
     prefix_ids=(1, 2, 3),
     rope="mrope theta=1000000.0 section=16,24,24",
 )
 
 
-def key_of(number: int, *, tenant: str = "acme", codec: str = "raw", **model: Any) -> VisualKey:
+@dataclass(frozen=True, slots=True)
+class Blob:
+    data: bytes | memoryview
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data)
+
+    @property
+    def tokens(self) -> int:
+        return len(self.data) // 8
+
+
+class BlobCodec:
+    """Lossy on purpose: the lowest bit of each byte is lost, so that an entry that skips `prepare` shows."""
+
+    name = "blob"
+    identity = "blob/1"
+
+    def prepare(self, entry: Blob) -> Prepared[Blob]:
+        kept = Blob(_even(entry.data))
+        buffer = NamedBuffer("data", "uint8", (kept.nbytes,), memoryview(kept.data))
+        return Prepared(kept, lambda: Encoded([buffer]))
+
+    def decode(self, manifest: Manifest, payload: memoryview) -> Blob:
+        if [spec.name for spec in manifest.tensors] != ["data"]:
+            raise CodecError("no data")
+        return Blob(payload[: manifest.tensors[0].nbytes])
+
+    def payload_bytes(self, entry: Blob) -> int:
+        return entry.nbytes
+
+
+_EVEN = bytes(byte & 0xFE for byte in range(256))
+
+
+def _even(data: bytes | memoryview) -> bytes:
+    return bytes(data).translate(_EVEN)
+
+
+def key_of(number: int, *, tenant: str = "acme", **model: Any) -> VisualKey:
     """The key of a 2 x 1 image that differs by `number`."""
     pixels = number.to_bytes(6, "little")
-    changed = replace(MODEL, codec=codec, **model)
-    return VisualKey("default", tenant, changed, pixel_digest(2, 1, pixels), 2, 1)
+    return VisualKey("default", tenant, replace(MODEL, **model), pixel_digest(2, 1, pixels), 2, 1)
 
 
-def entry_of(number: int, *, tokens: int = 3, dtype: torch.dtype = torch.float32, hidden: int = 8) -> ImageKV:
-    """An entry with content of its own: 2 layers, 2 heads of size 4, 2 feature levels."""
-    generator = torch.Generator().manual_seed(number)
-
-    def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator)
-
-    return ImageKV(
-        keys=draw(2, 2, tokens, 4).to(dtype),
-        values=draw(2, 2, tokens, 4).to(dtype),
-        features=draw(2, tokens, hidden).to(dtype),
-        value_norms=draw(2, tokens),
-    )
+def entry_of(number: int, nbytes: int = 256) -> Blob:
+    """An entry with content of its own."""
+    return Blob(random.Random(number).randbytes(256).ljust(nbytes, bytes([number % 256]))[:nbytes])
 
 
-def big_entry(number: int, nbytes: int) -> ImageKV:
-    """An entry of about `nbytes`, cheap to make: all of it is `number`."""
-    full = torch.full((1, 1, nbytes // 8, 1), float(number))
-    return ImageKV(full, full.clone(), torch.zeros(1, 1, 1), torch.zeros(1, 1))
+def decoded_of(number: int, nbytes: int = 256) -> bytes:
+    """What every request for `entry_of(number)` must see."""
+    return _even(entry_of(number, nbytes).data)
 
 
-def same(left: ImageKV, right: ImageKV) -> bool:
-    """Bit for bit, NaN included."""
-    pairs = [
-        (getattr(left, name), getattr(right, name)) for name in ("keys", "values", "features", "value_norms")
-    ]
-    return all(
-        a.dtype == b.dtype
-        and a.shape == b.shape
-        and torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
-        for a, b in pairs
-    )
-
-
-def record_of(key: VisualKey, entry: ImageKV, *, created: float = 1000.0, seconds: float = 0.1) -> Record:
-    codec = codec_named(key.model.codec)
-    info = RecordInfo.of(key, entry.tokens, created, seconds)
-    return build(key.digest, codec.identity, codec.prepare(entry).pack(), info, BUFFERS)
-
-
-def small_record(number: int, **options: Any) -> Record:
-    return record_of(key_of(number, **options), entry_of(number))
-
-
-def big_record(number: int, nbytes: int, **options: Any) -> Record:
-    return record_of(key_of(number), big_entry(number, nbytes), **options)
+def record_of(number: int, nbytes: int = 256, *, created: float = 1000.0, **key: Any) -> Record:
+    name = key_of(number, **key)
+    entry = entry_of(number, nbytes)
+    info = RecordInfo.of(name, entry.tokens, created, 0.1)
+    return build(name.digest, BlobCodec.identity, BlobCodec().prepare(entry).pack(), info, BUFFERS)
 
 
 def read(tier: Tier, digest: bytes) -> Record | None:
@@ -92,3 +99,18 @@ def read(tier: Tier, digest: bytes) -> Record | None:
 
 def content(record: Record) -> tuple[bytes, bytes]:
     return record.head, record.payload.tobytes()
+
+
+def unused() -> Any:
+    """A compile that must not be called."""
+    raise AssertionError("compiled although it was stored")
+
+
+class Clock:
+    """Time that tests set."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now

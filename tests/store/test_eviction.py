@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.eviction import POLICIES, Hold, choose, cost, lfu, lru
+from store.header import RecordInfo
 from store.index import Row
-from tests.store.samples import MODEL, RecordInfo, key_of
+from tests.store.samples import key_of
 
 NOW = 1000.0
 
@@ -79,7 +80,3 @@ def test_frees_enough_with_no_victim_too_many(name: str, rows: list[Row], need: 
     assert all(a <= b for a, b in itertools.pairwise(worths))
     spared = [policy(kept, NOW) for kept in rows if kept not in victims]
     assert not worths or not spared or max(worths) <= min(spared)
-
-
-def test_model_of_the_rows() -> None:
-    assert row(0).info.model == MODEL.model_id
