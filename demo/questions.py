@@ -11,6 +11,7 @@ the default prompt holds the wrong value for each cell.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -111,7 +112,7 @@ class Example:
         content = [text, *images] if self.question_first else [*images, text]
         messages: list[Message] = [] if self.system is None else [{"role": "system", "content": self.system}]
         messages.append({"role": "user", "content": content})
-        for (_, answer), (follow_up, _) in zip(turns, turns[1:], strict=False):
+        for (_, answer), (follow_up, _) in pairwise(turns):
             messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": follow_up}]
         return messages
 

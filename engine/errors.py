@@ -6,6 +6,8 @@ EngineError
 |- UnknownPolicy            unknown_policy             no refresh policy of that name, or an unknown option of one
 |- InvalidRefreshRatio      invalid_refresh_ratio      not in [0, 1]
 |- QueueFull                queue_full                 too many requests are waiting
+|- KvTooLarge               kv_too_large               the request's KV alone is more than this worker may hold
+|- DeadlineExceeded         request_timeout            the request ran into its own time limit
 |- Aborted                  aborted                    the client went away or asked for the end
 |- EngineStopped            engine_stopped             the worker is stopping or has died
 |- UnsupportedModel         unsupported_model          the checkpoint cannot be served (only at start)
@@ -43,6 +45,14 @@ class InvalidRefreshRatio(EngineError):
 
 class QueueFull(EngineError):
     code = "queue_full"
+
+
+class DeadlineExceeded(EngineError):
+    code = "request_timeout"
+
+
+class KvTooLarge(EngineError):
+    code = "kv_too_large"
 
 
 class Aborted(EngineError):

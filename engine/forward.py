@@ -71,7 +71,7 @@ def run_rows(
     keys, values = family.project_kv(last, hidden)
     keep(kv, last, rows, keys, values, capture)
     work.project(shape, len(hidden), 1)
-    return _last_row(family, last, hidden[-1:], kv, rows, work)
+    return last_row(family, last, hidden[-1:], kv, rows, work)
 
 
 def keep(
@@ -88,9 +88,10 @@ def keep(
     kv.write(layer, rows.slots, rotate(keys, rows.rope), values)
 
 
-def _last_row(
+def last_row(
     family: Family, layer: int, hidden: torch.Tensor, kv: RequestKV, rows: Rows, work: Work
 ) -> torch.Tensor:
+    """What the last layer computes behind keys and values: one row [1, hidden], the last of `rows`."""
     attention = LastRow(int(rows.slots[-1]))
     queries = rotate(family.project(layer, hidden).queries, rows.rope.at(slice(-1, None)))
     attended = attention(queries, kv.keys[layer], kv.values[layer])

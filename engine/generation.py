@@ -15,16 +15,17 @@ from engine.errors import ContextLengthExceeded
 from engine.families.base import Grid
 from engine.forward import Work
 from engine.layout import PromptLayout
-from engine.messages import Finished, GenerateRequest, KvReport, TextDelta, Timings
+from engine.messages import Finished, GenerateRequest, KvReport, TextDelta, Timings, TokenLogprob
 from engine.refresh import Prefill, Prefilled, slots_needed
 from engine.report import kv_report, usage
 from engine.runtime import Choice, Runtime
-from engine.sampling import Sampler
+from engine.sampling import Sampler, likely_logprobs
 from engine.text import Detokenizer, StopStrings
 from store.entry import ImageKV
 from store.tiered import Fetched
 
-# Slots reserved behind the prompt at first; the KV grows where an answer is longer.
+# Answer tokens where a request does not say, and slots that the KV has for them at first (it grows with the answer).
+DEFAULT_MAX_TOKENS = 2048
 FIRST_ANSWER_SLOTS = 256
 
 
@@ -39,12 +40,17 @@ class Prepared:
     max_tokens: int
     submitted: float
 
+    @property
+    def slots(self) -> int:
+        """KV slots that the request may ever take."""
+        return max(slots_needed(self.layout), self.layout.length + self.max_tokens)
+
 
 def prepare(runtime: Runtime, request: GenerateRequest, submitted: float) -> Prepared:
     """Check and lay out a request. Raises `EngineError` for what is wrong with it."""
     choice = runtime.choose(request.cache)
     grids = tuple(runtime.family.grid(image.width, image.height) for image in request.images)
-    layout = runtime.prompt.layout(request.messages, grids)
+    layout = runtime.prompt.layout(request.messages, grids, choice.policy.question)
     max_tokens = answer_budget(layout.length, request.sampling.max_tokens, runtime.family.max_context)
     return Prepared(request, choice, layout, grids, max_tokens, submitted)
 
@@ -56,24 +62,28 @@ def answer_budget(prompt: int, asked: int | None, context: int) -> int:
         raise ContextLengthExceeded(
             f"the prompt has {prompt} tokens and {asked or 1} are asked for, but the model holds {context}"
         )
-    return asked or room
+    return asked or min(room, DEFAULT_MAX_TOKENS)
 
 
 class Generation:
-    """Exhaust `prefill`, then call `decode` until `finished` is set; `close` at the end, whatever happened."""
+    """Exhaust `prefill`, then feed `take` the logits of `decoder` steps until `finished` is set; `close` at the end,
+    whatever happened."""
 
     def __init__(self, runtime: Runtime, prepared: Prepared, emit: Callable[[TextDelta], None]) -> None:
         self._runtime = runtime
         self._prepared = prepared
         self._emit = emit
         self._fetched: dict[bytes, Fetched[ImageKV]] = {}
-        self._decoder: Decoder | None = None
+        self.decoder: Decoder | None = None
         self._report: KvReport | None = None
-        self._token = -1
+        self.token = -1
         self._generated = 0
-        self._sampler = Sampler(prepared.request.sampling)
+        layout = prepared.layout
+        words = layout.ids[layout.text_slots()].tolist()
+        self._sampler = Sampler(prepared.request.sampling, words, runtime.family.shape.vocab)
         self._detokenizer = Detokenizer(runtime.prompt.tokenizer)
         self._stops = StopStrings(prepared.request.sampling.stop)
+        self._logprobs: list[TokenLogprob] = []
         self._marks = [prepared.submitted]
         self.finished: Finished | None = None
         self.work = Work()
@@ -90,21 +100,30 @@ class Generation:
         prefilled = self._first_logits(features)
         self._mark()
         self._report = self._make_report(prefilled)
-        self._take(prefilled.logits)
+        self.take(prefilled.logits)
 
-    def decode(self) -> None:
-        """Generate one more token."""
-        assert self._decoder is not None and self.finished is None
-        self._take(self._decoder.step(self._token, self.work))
+    def take(self, logits: torch.Tensor) -> None:
+        """Draw the next token from `logits` [vocab], show the text that became final, finish where the answer ends."""
+        self.token = self._sampler.draw(logits)
+        self._generated += 1
+        if self.token in self._runtime.family.stop_tokens:
+            self._finish("stop")
+            return
+        self._note_logprobs(logits)
+        self._show(self._stops.add(self._detokenizer.add(self.token)))
+        if self._stops.found:
+            self._finish("stop")
+        elif self._generated >= self._prepared.max_tokens:
+            self._finish("length")
 
     def close(self) -> None:
         """Give back leases and KV. Safe at any time, more than once."""
         for fetched in self._fetched.values():
             fetched.release()
         self._fetched.clear()
-        if self._decoder is not None:
-            self._runtime.pool.give_back(self._decoder.kv)
-            self._decoder = None
+        if self.decoder is not None:
+            self._runtime.pool.give_back(self.decoder.kv)
+            self.decoder = None
 
     def _mark(self) -> None:
         self._marks.append(time.monotonic())
@@ -133,7 +152,7 @@ class Generation:
         digests = self._span_digests()
         answer = min(self._prepared.max_tokens, FIRST_ANSWER_SLOTS)
         kv = runtime.pool.take(max(slots_needed(layout), layout.length + answer))
-        self._decoder = Decoder(runtime.family, runtime.pool, kv, layout.length, layout.next_position)
+        self.decoder = Decoder(runtime.pool, kv, layout.length, layout.next_position, self._prepared.slots)
         prefill = Prefill(runtime.family, kv, layout, [features[digest] for digest in digests], self.work)
         if not choice.policy.uses_store:
             return prefill.full()
@@ -147,19 +166,6 @@ class Generation:
         fetched = [self._fetched.get(digest) for digest in self._span_digests()]
         keys = [self._runtime.key(request.tenant, request.images[span.image]).hex for span in layout.spans]
         return kv_report(self._prepared.choice, layout, prefilled, fetched, keys)
-
-    def _take(self, logits: torch.Tensor) -> None:
-        """Draw the next token, show the text that became final, and finish where the answer ends."""
-        self._token = self._sampler.draw(logits)
-        self._generated += 1
-        if self._token in self._runtime.family.stop_tokens:
-            self._finish("stop")
-            return
-        self._show(self._stops.add(self._detokenizer.add(self._token)))
-        if self._stops.found:
-            self._finish("stop")
-        elif self._generated >= self._prepared.max_tokens:
-            self._finish("length")
 
     def _finish(self, reason: str) -> None:
         if not self._stops.found:
@@ -176,6 +182,19 @@ class Generation:
             Timings(started - submitted, images - started, first - submitted, end - submitted),
         )
 
+    def _note_logprobs(self, logits: torch.Tensor) -> None:
+        count = self._prepared.request.sampling.logprobs
+        if count is None:
+            return
+        own, top = likely_logprobs(logits, self.token, count)
+        named = tuple((self._name(token), logprob) for token, logprob in top)
+        self._logprobs.append(TokenLogprob(self._name(self.token), own, named))
+
+    def _name(self, token: int) -> str:
+        text: str = self._runtime.prompt.tokenizer.decode([token], skip_special_tokens=False)
+        return text
+
     def _show(self, text: str) -> None:
         if text:
-            self._emit(TextDelta(self._prepared.request.id, text))
+            self._emit(TextDelta(self._prepared.request.id, text, tuple(self._logprobs)))
+            self._logprobs.clear()

@@ -42,6 +42,12 @@ class KVPool:
         self._lock = threading.Lock()
         self.taken = 0
 
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of KV that one slot takes in all layers."""
+        shape = self._shape
+        return 2 * shape.layers * shape.kv_heads * shape.head_dim * self._dtype.itemsize
+
     def take(self, slots: int) -> RequestKV:
         """A buffer of at least `slots` slots: the smallest free one that fits, else a new one."""
         with self._lock:

@@ -142,14 +142,17 @@ def tail_query(ids: Ints, positions: Ints, start: int) -> Query:
 def ghost_query(
     ids: Ints, positions: Ints, tail_start: int, image_close: int, question: Sequence[int]
 ) -> Query:
-    """The tail with a copy of the question in it, behind the `image_close` tokens that end the last image. The rows
-    stand in scratch slots behind the prompt, at the positions that such a tail would have."""
+    """The tail with a copy of the question in it, behind the `image_close` tokens that end the last image."""
     behind = tail_start + image_close
     rows = np.concatenate([ids[tail_start:behind], np.asarray(question, dtype=np.int64), ids[behind:]])
-    first = int(positions[0, tail_start])
-    numbered = np.arange(first, first + len(rows))
+    return scratch_query(rows, len(ids), int(positions[0, tail_start]))
+
+
+def scratch_query(rows: Ints, length: int, position: int) -> Query:
+    """A query in scratch slots behind a prompt of `length` slots, its positions counted on from `position`."""
+    numbered = np.arange(position, position + len(rows))
     return Query(
-        rows, np.arange(len(ids), len(ids) + len(rows)), np.broadcast_to(numbered, (3, len(rows))).copy()
+        rows, np.arange(length, length + len(rows)), np.broadcast_to(numbered, (3, len(rows))).copy()
     )
 
 

@@ -51,11 +51,24 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """`max_tokens` None means "as many as the context still holds". Temperature 0 is greedy."""
+    """How tokens are drawn. The defaults change nothing: greedy, no filter, no penalty.
+
+    `max_tokens` None means the worker's default (bounded by the context). Temperature 0 is greedy. `top_k` 0, `top_p` 1
+    and `min_p` 0 keep every token. `repetition_penalty` (1 = none) divides the logits of tokens that the prompt or the
+    answer holds; presence and frequency penalties are subtracted for tokens of the answer. `logit_bias` are
+    (token id, bias) pairs. `logprobs` None reports none, n reports each token's own and those of the n most likely.
+    """
 
     max_tokens: int | None = None
     temperature: float = 0.0
     top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
 
@@ -77,12 +90,17 @@ class CacheOptions:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
+    """`tenant` is also who is served fairly beside others. A lower `priority` is served first. `timeout_seconds` from
+    `submit` on, None for no limit."""
+
     id: str
     tenant: str
     messages: tuple[Message, ...]
     images: tuple[ImageInput, ...]
     sampling: Sampling = Sampling()
     cache: CacheOptions = CacheOptions()
+    priority: int = 0
+    timeout_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +166,23 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A generated token as text, its natural log probability, and the most likely ones at its place (itself among
+    them only if it is one). Raw model probabilities: before temperature, filters and penalties."""
+
+    token: str
+    logprob: float
+    top: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Text that is final: held back until no stop string or split character can change it. Never empty."""
+    """Text that is final: held back until no stop string or split character can change it. Never empty. `logprobs`
+    are those of the tokens that became final with it, where they were asked for."""
 
     request_id: str
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

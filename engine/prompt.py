@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from engine.errors import InvalidPrompt
 from engine.families.base import Grid
-from engine.layout import PromptLayout, Query, exact_spans, ghost_query, place, positions_of, tail_query
+from engine.layout import (
+    PromptLayout,
+    Query,
+    exact_spans,
+    ghost_query,
+    place,
+    positions_of,
+    scratch_query,
+    tail_query,
+)
 from engine.messages import ImagePart, Message, TextPart
 
 # Marks where the question starts in a rendered conversation; a private-use character no tokenizer ever sees.
@@ -29,18 +40,28 @@ class ChatPrompt:
         self._reserved = tuple(sorted(tokenizer.all_special_tokens + list(tokenizer.get_added_vocab())))
         canonical = self._tokenize(self._render((Message("user", (ImagePart(0),)),)))
         self.prefix_ids: tuple[int, ...] = tuple(canonical[: canonical.index(image_token)])
-        before_text = self._render((Message("user", (ImagePart(0), TextPart(MARK))),)).split(MARK)[0]
+        before_text, behind_text = self._render((Message("user", (ImagePart(0), TextPart(MARK))),)).split(
+            MARK
+        )
         self._image_close = len(self._tokenize(before_text)) - len(self.prefix_ids) - 1
+        self._behind_text = behind_text
 
-    def layout(self, messages: Sequence[Message], grids: Sequence[Grid]) -> PromptLayout:
-        """Lay out a conversation whose image i takes `grids[i]` visual tokens. Raises `InvalidPrompt`."""
+    def layout(
+        self, messages: Sequence[Message], grids: Sequence[Grid], question: str | None = None
+    ) -> PromptLayout:
+        """Lay out a conversation whose image i takes `grids[i]` visual tokens. With a `question`, that one scores in
+        the place of the user's (a control; the prompt is the same). Raises `InvalidPrompt`."""
         self._check(messages, len(grids))
         rendered = self._render(messages)
         order = [part.index for message in messages for part in message.parts if isinstance(part, ImagePart)]
         unplaced = self._tokenize(rendered)
         ids, spans = place(unplaced, self._image_token, [(i, *grids[i]) for i in order])
         positions, following = positions_of(len(ids), spans)
-        query = self._query(messages, rendered, ids, spans[-1].stop if spans else 0, positions)
+        tail_start = spans[-1].stop if spans else 0
+        if question is None:
+            query = self._query(messages, rendered, ids, tail_start, positions)
+        else:
+            query = self._foreign_query(question, ids, tail_start, positions)
         return PromptLayout(ids, spans, positions, following, query, exact_spans(ids, spans, self.prefix_ids))
 
     def _query(
@@ -59,6 +80,13 @@ class ChatPrompt:
             return tail_query(ids, positions, tail_start)
         behind = len(self._tokenize(rendered[at:]))
         return tail_query(ids, positions, max(tail_start, len(ids) - behind))
+
+    def _foreign_query(self, question: str, ids: Any, tail_start: int, positions: Any) -> Query:
+        """Another question behind the last image, in scratch slots."""
+        self._check_text(question)
+        rows = np.asarray(self._tokenize(question + self._behind_text), dtype=np.int64)
+        position = int(positions[0, tail_start]) + self._image_close
+        return scratch_query(rows, len(ids), position)
 
     def _check(self, messages: Sequence[Message], images: int) -> None:
         if not messages or messages[-1].role != "user":

@@ -6,7 +6,7 @@ round of all running requests comes between two pieces, so a running stream neve
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -27,16 +27,40 @@ class DecodeRound:
 Instruction = PrefillPiece | DecodeRound
 
 
-class Scheduler:
-    """First come, first served. `max_running` requests hold KV at a time, `max_waiting` more may queue."""
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request as the scheduler sees it: `bytes` of KV that it may take, `deadline` on the caller's clock (None: no
+    limit), lower `priority` first."""
 
-    def __init__(self, max_waiting: int, max_running: int) -> None:
-        self._max_waiting = max_waiting
-        self._max_running = max_running
-        self._waiting: deque[str] = deque()
-        self._prefilling: str | None = None
-        self._decoding: list[str] = []
-        self._decode_turn = False
+    request: str
+    tenant: str
+    bytes: int
+    priority: int = 0
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Requests that may queue and that may hold KV at a time, and the bytes of KV that all of them may hold."""
+
+    waiting: int = 256
+    running: int = 8
+    bytes: int = 4 << 30
+
+
+class Scheduler:
+    """Admits by slots and bytes: of the waiting requests the lowest priority number first, among equals the tenant
+    that was served longest ago, within a tenant first come, first served. The one whose turn it is is never overtaken,
+    so a large request cannot starve."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._waiting: list[Arrival] = []
+        self._prefilling: Arrival | None = None
+        self._decoding: list[Arrival] = []
+        self._turn = 0
+        self._served: dict[str, int] = {}
+        self._decode_next = False
 
     @property
     def waiting(self) -> int:
@@ -44,38 +68,71 @@ class Scheduler:
 
     @property
     def running(self) -> int:
-        return len(self._decoding) + (self._prefilling is not None)
+        return len(self._running())
 
-    def arrive(self, request: str) -> bool:
+    @property
+    def bytes(self) -> int:
+        """KV that the running requests may take."""
+        return sum(arrival.bytes for arrival in self._running())
+
+    def fits(self, arrival: Arrival) -> bool:
+        """Whether it could run at all, alone."""
+        return arrival.bytes <= self._limits.bytes
+
+    def arrive(self, arrival: Arrival) -> bool:
         """Queue a request; False if the queue is full and it was not taken."""
-        if len(self._waiting) >= self._max_waiting:
+        if len(self._waiting) >= self._limits.waiting:
             return False
-        self._waiting.append(request)
+        self._waiting.append(arrival)
         return True
 
     def prefilled(self, request: str) -> None:
         """The request's first token is out, it decodes from now on."""
-        if self._prefilling == request:
+        if self._prefilling is not None and self._prefilling.request == request:
+            self._decoding.append(self._prefilling)
             self._prefilling = None
-            self._decoding.append(request)
 
     def end(self, request: str) -> None:
         """The request is over, for whatever reason and in whatever state; unknown ones are ignored."""
-        if self._prefilling == request:
+        if self._prefilling is not None and self._prefilling.request == request:
             self._prefilling = None
-        elif request in self._decoding:
-            self._decoding.remove(request)
-        elif request in self._waiting:
-            self._waiting.remove(request)
+        self._decoding = [arrival for arrival in self._decoding if arrival.request != request]
+        self._waiting = [arrival for arrival in self._waiting if arrival.request != request]
+        here = {arrival.tenant for arrival in (*self._waiting, *self._running())}
+        self._served = {tenant: turn for tenant, turn in self._served.items() if tenant in here}
+
+    def overdue(self, now: float) -> tuple[str, ...]:
+        """Requests whose deadline has passed; the caller ends them."""
+        known = (*self._waiting, *self._running())
+        return tuple(a.request for a in known if a.deadline is not None and a.deadline <= now)
 
     def next(self) -> Instruction | None:
         """What to do now; None when there is nothing."""
-        if self._prefilling is None and self._waiting and self.running < self._max_running:
-            self._prefilling = self._waiting.popleft()
-        if self._decoding and (self._decode_turn or self._prefilling is None):
-            self._decode_turn = False
-            return DecodeRound(tuple(self._decoding))
+        if self._decoding and self._decode_next:
+            self._decode_next = False
+            return self._round()
+        if self._prefilling is None:
+            self._prefilling = self._admit()
         if self._prefilling is not None:
-            self._decode_turn = True
-            return PrefillPiece(self._prefilling)
-        return None
+            self._decode_next = True
+            return PrefillPiece(self._prefilling.request)
+        return self._round() if self._decoding else None
+
+    def _round(self) -> DecodeRound:
+        return DecodeRound(tuple(arrival.request for arrival in self._decoding))
+
+    def _running(self) -> Sequence[Arrival]:
+        return self._decoding if self._prefilling is None else [*self._decoding, self._prefilling]
+
+    def _admit(self) -> Arrival | None:
+        if not self._waiting or self.running >= self._limits.running:
+            return None
+        first = min(
+            self._waiting, key=lambda arrival: (arrival.priority, self._served.get(arrival.tenant, -1))
+        )
+        if self.bytes + first.bytes > self._limits.bytes:
+            return None
+        self._waiting.remove(first)
+        self._turn += 1
+        self._served[first.tenant] = self._turn
+        return first

@@ -1,10 +1,11 @@
-"""The scoring pass: how much the query rows attend to each cached visual token."""
+"""The scoring pass: how much the query rows attend to each cached visual token, and what the token would bring."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 
 from engine.families.base import Family
 from engine.forward import Rows, Work, keep
@@ -17,44 +18,79 @@ def attention_mass(
     kv: RequestKV,
     rows: Rows,
     visible: torch.Tensor,
-    query: slice,
+    asking: slice,
     layers: Sequence[int],
     work: Work,
 ) -> torch.Tensor:
-    """Run `rows` over the restored KV and return the mean attention of the rows in `query` over all heads, for each
-    layer of `layers` and every slot: float32 [score layers, slots].
+    """Run `rows` over the restored KV and return the mean attention of the rows in `asking`, head by head, for each
+    layer of `layers` and every slot: float32 [score layers, heads, slots].
 
     `visible` [rows, slots] says which slots a row may see. The pass ends with the last layer that is scored, where
     nothing but the queries and keys are needed (refresh.md P3); give all layers to run it to full depth. The rows' own
     KV is written to their slots, layer by layer.
     """
     shape = family.shape
-    hidden, hidden_from = rows.hidden, ~visible
+    hidden, slots = rows.hidden, visible.shape[1]
+    mask = torch.zeros(visible.shape, device=visible.device).masked_fill_(~visible, float("-inf"))
+    mask = mask.repeat(shape.group, 1)
     pairs = int(visible.sum())
     scored: dict[int, torch.Tensor] = {}
     for layer in range(max(layers) + 1):
         projected = family.project(layer, hidden)
         keep(kv, layer, rows, projected.keys, projected.values)
         queries = rotate(projected.queries, rows.rope)
-        weights = attention_weights(queries, kv.keys[layer, :, : visible.shape[1]], hidden_from)
+        keys, values = kv.keys[layer, :, :slots], kv.values[layer, :, :slots]
         work.project(shape, len(hidden), len(hidden))
         work.attend(shape, pairs)
         if layer in layers:
-            scored[layer] = weights.view(shape.heads, len(hidden), -1)[:, query].mean(dim=(0, 1))
-        if layer == max(layers) and layer != shape.layers - 1:
-            break
-        values = kv.values[layer, :, : visible.shape[1]]
-        attended = torch.bmm(weights.to(values.dtype), values).view(shape.heads, len(hidden), -1)
-        hidden = family.finish(layer, hidden, attended)
+            weights = attention_weights(queries, keys, mask)
+            scored[layer] = weights.view(shape.heads, len(hidden), -1)[:, asking].mean(1)
+            if layer == max(layers) and layer != shape.layers - 1:
+                break
+            attended = torch.bmm(weights.to(values.dtype), values)
+        else:
+            attended = _attend(queries, keys, values, mask)
+        hidden = family.finish(layer, hidden, attended.view(shape.heads, len(hidden), -1))
         work.finish(shape, len(hidden))
     return torch.stack([scored[layer] for layer in layers])
 
 
-def attention_weights(queries: torch.Tensor, keys: torch.Tensor, hidden_from: torch.Tensor) -> torch.Tensor:
+def attention_weights(queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Softmax in float32 of rotated queries [heads, rows, head_dim] over keys [kv_heads, slots, head_dim], without
-    repeating keys: [kv_heads, group x rows, slots]. `hidden_from` [rows, slots] marks what a row must not see."""
-    kv_heads = keys.shape[0]
-    grouped = queries.reshape(kv_heads, -1, queries.shape[-1])
-    logits = torch.bmm(grouped.float(), keys.float().transpose(1, 2)).mul_(queries.shape[-1] ** -0.5)
-    logits.view(kv_heads, -1, *hidden_from.shape).masked_fill_(hidden_from, float("-inf"))
-    return logits.softmax(dim=-1)
+    repeating keys: [kv_heads, group x rows, slots]. `mask` float32 [group x rows, slots] is added to the logits."""
+    grouped = _by_kv_head(queries, keys) * queries.shape[-1] ** -0.5
+    return torch.baddbmm(mask, grouped.float(), keys.float().transpose(1, 2)).softmax(dim=-1)
+
+
+def joined_by_head(head_mass: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Mean over query heads of mass x norm of the head's own value (value mode "per_head").
+
+    head_mass [heads, tokens], values [kv_heads, tokens, head_dim] -> float32 [tokens].
+    """
+    norms = torch.linalg.vector_norm(values.float(), dim=-1)
+    grouped = head_mass.view(len(values), -1, head_mass.shape[-1])
+    return (grouped * norms[:, None]).mean(dim=(0, 1))
+
+
+def behind_output(head_mass: torch.Tensor, values: torch.Tensor, projection: torch.Tensor) -> torch.Tensor:
+    """Norm of what a token adds to the mean query row behind the output projection (value mode "wo"; Kobayashi et al.
+    2020, `|| sum_h a_h W_O^h v_h ||`).
+
+    head_mass [heads, tokens], values [kv_heads, tokens, head_dim], projection [hidden, heads x head_dim] -> [tokens].
+    """
+    kv_heads, tokens, _ = values.shape
+    weighted = head_mass.view(kv_heads, -1, tokens, 1) * values.float()[:, None]
+    by_token = weighted.permute(2, 0, 1, 3).reshape(tokens, -1)
+    return torch.linalg.vector_norm(F.linear(by_token, projection.float()), dim=-1)
+
+
+def _by_kv_head(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    return queries.reshape(keys.shape[0], -1, queries.shape[-1])
+
+
+def _attend(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Attention at a layer whose weights nobody asks for: [kv_heads, group x rows, head_dim]."""
+    rows = _by_kv_head(queries, keys)[None]
+    return F.scaled_dot_product_attention(rows, keys[None], values[None], attn_mask=mask.to(rows.dtype))[0]

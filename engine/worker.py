@@ -9,11 +9,20 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from engine.errors import Aborted, EngineError, EngineStopped, InternalError, QueueFull
+from engine.decode import decode_step
+from engine.errors import (
+    Aborted,
+    DeadlineExceeded,
+    EngineError,
+    EngineStopped,
+    InternalError,
+    KvTooLarge,
+    QueueFull,
+)
 from engine.generation import Generation, Prepared, prepare
 from engine.messages import Accepted, EngineStatus, Event, Failed, GenerateRequest
 from engine.runtime import Runtime
-from engine.scheduler import DecodeRound, PrefillPiece, Scheduler
+from engine.scheduler import Arrival, DecodeRound, Limits, PrefillPiece, Scheduler
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +60,9 @@ class _Live:
 class Worker:
     """Runs requests on one thread. `submit` and `abort` may be called from any thread; events come on the worker's."""
 
-    def __init__(self, runtime: Runtime, max_waiting: int = 256, max_running: int = 4) -> None:
+    def __init__(self, runtime: Runtime, limits: Limits | None = None) -> None:
         self.runtime = runtime
-        self._scheduler = Scheduler(max_waiting, max_running)
+        self._scheduler = Scheduler(limits or Limits())
         self._inbox: queue.SimpleQueue[_Submit | _Abort | _Stop] = queue.SimpleQueue()
         self._live: dict[str, _Live] = {}
         self._stop_at: float | None = None
@@ -128,8 +137,7 @@ class Worker:
             if self._stop_at is not None:
                 raise EngineStopped("the service is stopping")
             prepared = prepare(self.runtime, request, message.at)
-            if not self._scheduler.arrive(request.id):
-                raise QueueFull(f"{self._scheduler.waiting} requests are waiting already")
+            self._queue(prepared)
         except EngineError as error:
             emit(Failed(request.id, error.code, error.message))
         except Exception:
@@ -139,25 +147,41 @@ class Worker:
             self._live[request.id] = _Live(prepared, emit)
             emit(Accepted(request.id, prepared.layout.length, prepared.layout.visual_tokens))
 
+    def _queue(self, prepared: Prepared) -> None:
+        request = prepared.request
+        limit = request.timeout_seconds
+        deadline = None if limit is None else prepared.submitted + limit
+        size = prepared.slots * self.runtime.pool.slot_bytes
+        arrival = Arrival(request.id, request.tenant, size, request.priority, deadline)
+        if not self._scheduler.fits(arrival):
+            raise KvTooLarge(
+                f"{prepared.slots} tokens take {size} bytes of KV, more than this worker may hold"
+            )
+        if not self._scheduler.arrive(arrival):
+            raise QueueFull(f"{self._scheduler.waiting} requests are waiting already")
+
     def _do_next(self) -> None:
+        for request in self._scheduler.overdue(time.monotonic()):
+            self._end(request, DeadlineExceeded("the request ran into its time limit"))
         match self._scheduler.next():
             case PrefillPiece(request):
-                self._guard(request, self._prefill_piece)
+                self._guard((request,), lambda: self._prefill_piece(request, self._live[request]))
             case DecodeRound(requests):
-                for request in requests:
-                    self._guard(request, self._decode)
+                self._guard(requests, lambda: self._decode(requests))
             case None:
                 pass
 
-    def _guard(self, request: str, step: Callable[[str, _Live], None]) -> None:
-        """One request's failure is its own: it ends, the others go on."""
+    def _guard(self, requests: tuple[str, ...], step: Callable[[], None]) -> None:
+        """A failure ends the requests it struck, the others go on."""
         try:
-            step(request, self._live[request])
+            step()
         except EngineError as error:
-            self._end(request, error)
+            for request in requests:
+                self._end(request, error)
         except Exception:
-            log.exception("request %s failed", request)
-            self._end(request, InternalError("the request failed inside the engine"))
+            log.exception("requests %s failed", ", ".join(requests))
+            for request in requests:
+                self._end(request, InternalError("the request failed inside the engine"))
 
     def _prefill_piece(self, request: str, live: _Live) -> None:
         if live.pieces is None:
@@ -169,10 +193,17 @@ class Worker:
             self._scheduler.prefilled(request)
             self._finish_if_done(request, live)
 
-    def _decode(self, request: str, live: _Live) -> None:
-        assert live.generation is not None
-        live.generation.decode()
-        self._finish_if_done(request, live)
+    def _decode(self, requests: tuple[str, ...]) -> None:
+        """One batched step; each request then takes its own logits, and a failure there is its own."""
+        running = [generation for request in requests if (generation := self._live[request].generation)]
+        decoders = [generation.decoder for generation in running if generation.decoder is not None]
+        logits = decode_step(
+            self.runtime.family, decoders, [g.token for g in running], [g.work for g in running]
+        )
+        for request, generation, row in zip(requests, running, logits, strict=True):
+            self._guard((request,), lambda g=generation, r=row: g.take(r))  # type: ignore[misc]
+            if request in self._live:
+                self._finish_if_done(request, self._live[request])
 
     def _finish_if_done(self, request: str, live: _Live) -> None:
         if live.generation is not None and live.generation.finished is not None:

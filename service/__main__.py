@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from engine.errors import EngineError
 from engine.load import ModelSettings, load_runtime
 from engine.runtime import Defaults, Runtime
+from engine.scheduler import Limits
 from engine.transport.inprocess import InProcessClient
 from engine.worker import Worker
 from service.app import create_app
@@ -66,7 +67,7 @@ def start_client(settings: Settings) -> InProcessClient:
     stored = store_settings(settings)
     store = open_store(stored)
     runtime: Runtime = load_runtime(model_settings(settings), store, stored.codec)
-    worker = Worker(runtime, max_waiting=settings.max_queue)
+    worker = Worker(runtime, Limits(waiting=settings.max_queue))
     worker.start()
     return InProcessClient(worker, store, runtime.info())
 

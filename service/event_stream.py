@@ -44,10 +44,10 @@ class EventStream(Response):
                 await run_until_disconnect(receive, self._send(send))
         except ClientGone:
             return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with aclosing(self._events) as events:
             async for piece in events:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -59,7 +59,7 @@ class TierStack(Generic[E]):
         self._dropped: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def load(self, digest: bytes) -> Loaded[E] | Missed:
+    def load(self, digest: bytes, when: float) -> Loaded[E] | Missed:
         """From the first tier that has a sound record; it is written to those before in the background, and
         what was not sound is removed there."""
         missed = Missed("miss", "absent")
@@ -68,7 +68,7 @@ class TierStack(Generic[E]):
                 record = self._read(tier, digest)
                 if record is not None:
                     entry = self._codec.decode(record.manifest, record.payload)
-                    self._promote(record, self.tiers[:place])
+                    self._promote(record, when, self.tiers[:place])
                     return Loaded(entry, record.manifest.info, record.nbytes, tier.name)
             except Rejected as error:
                 missed = _worse(missed, tier, error.reason, str(error))
@@ -92,7 +92,7 @@ class TierStack(Generic[E]):
                 _log.error("entry %s cannot be encoded: %s", slot.digest.hex(), error)
                 self._drop("codec")
                 return
-            self._put(record, self.tiers, replace)
+            self._put(record, slot.last_used, self.tiers, replace)
 
         if self.tiers and not self.writer.offer(Job(slot.digest, slot.bytes, write, slot)):
             self._drop("queue_full")
@@ -131,20 +131,20 @@ class TierStack(Generic[E]):
         self.health.worked(tier.name)
         return reader.record() if found else None
 
-    def _promote(self, record: Record, tiers: Sequence[Tier]) -> None:
+    def _promote(self, record: Record, when: float, tiers: Sequence[Tier]) -> None:
         if not tiers:
             return
 
         def write() -> None:
-            self._put(record, tiers, replace=False)
+            self._put(record, when, tiers, replace=False)
 
         if not self.writer.offer(Job(record.digest, record.nbytes, write)):
             self._drop("queue_full")
 
-    def _put(self, record: Record, tiers: Sequence[Tier], replace: bool) -> None:
+    def _put(self, record: Record, when: float, tiers: Sequence[Tier], replace: bool) -> None:
         for tier in tiers:
             try:
-                tier.put(record, self._hold, replace)
+                tier.put(record, when, self._hold, replace)
                 self.health.worked(tier.name)
             except TierError as error:
                 self.health.failed(tier.name, error)

@@ -43,9 +43,10 @@ class Tier(Protocol):
         pushed are valid during the call only. Does not count as a use."""
         ...
 
-    def put(self, record: Record, hold: HoldOf, replace: bool = False) -> None:
-        """Store, making room by eviction where `hold` allows. Keeps what is there unless `replace`. The
-        record's bytes are not referred to after the call. Raises TierFull when there is no room."""
+    def put(self, record: Record, when: float, hold: HoldOf, replace: bool = False) -> None:
+        """Store as used at `when`, making room by eviction where `hold` allows. Keeps what is there unless
+        `replace`. The record's bytes are not referred to after the call. Raises TierFull when there is no
+        room."""
         ...
 
     def delete(self, digest: bytes, reason: str | None = None) -> bool:

@@ -216,7 +216,8 @@ class TieredStore(Generic[E]):
         found = self._ready(digest)
         if found is not None:
             return found
-        loaded = self._stack.load(digest)
+        now = self._clock()
+        loaded = self._stack.load(digest, now)
         if isinstance(loaded, Missed):
             found = self._compile(key, digest, compile, loaded.outcome, loaded.reason)
             if not keep:
@@ -225,7 +226,6 @@ class TieredStore(Generic[E]):
             assert prepared is not None
             self._flights.keep_unless_forgotten(flight, lambda: self._keep(slot, prepared))
             return _Found(slot, found.outcome, found.reason, None, 0.0, found.compile_seconds)
-        now = self._clock()
         slot = Slot(digest, loaded.entry, loaded.info, loaded.bytes, now)
         self._flights.keep_unless_forgotten(flight, lambda: self._show(slot))
         self._stack.touch(digest, now)
@@ -242,6 +242,8 @@ class TieredStore(Generic[E]):
 
     def _rewrite(self, key: VisualKey, digest: bytes, compile: Callable[[], E]) -> _Found[E]:
         found = self._compile(key, digest, compile, "miss", "rewrite")
+        # What is being loaded at this moment is older.
+        self._flights.forget(digest)
         if found.unkept is not None:
             self._keep(found.slot, found.unkept, replace=True)
         return found

@@ -52,9 +52,9 @@ class WriteBehind(Generic[S]):
             return True
 
     def pending(self, digest: bytes) -> S | None:
-        """What is about to be written under `digest`."""
+        """What is about to be written under `digest`, the newest."""
         with self._condition:
-            for job in (*self._jobs, self._running):
+            for job in reversed((self._running, *self._jobs)):
                 if job is not None and job.digest == digest and job.slot is not None:
                     return job.slot
             return None

@@ -122,6 +122,10 @@ class Family(Protocol):
         """Output projection of attended [heads, rows, head_dim], both residuals and the MLP."""
         ...
 
+    def output_projection(self, layer: int) -> torch.Tensor:
+        """Weight of a layer's output projection [hidden, heads x head_dim], for scores that look behind it."""
+        ...
+
     def stock_logits(self, ids: np.ndarray, pictures: Sequence[np.ndarray]) -> torch.Tensor:
         """Last row's logits [vocab] by the library's own full prefill, none of it ours: what we must equal."""
         ...

@@ -113,6 +113,10 @@ class Qwen25VL:
         scores: torch.Tensor = self._head(self._decoder.norm(hidden))
         return scores.float()
 
+    def output_projection(self, layer: int) -> torch.Tensor:
+        weight: torch.Tensor = self._decoder.layers[layer].self_attn.o_proj.weight
+        return weight
+
     def stock_logits(self, ids: np.ndarray, pictures: Sequence[np.ndarray]) -> torch.Tensor:
         """The last row's logits [vocab] by transformers' own forward, for the start-up gate and the identity tests.
 

@@ -93,7 +93,7 @@ class Policy:
 
     @property
     def refresh_text(self) -> bool:
-        """Recompute every text row against refreshed KV (else only the run behind the last image, as the paper does)."""
+        """Compute every text row against refreshed KV (else only the run behind the last image, as the paper does)."""
         return True
 
     @property

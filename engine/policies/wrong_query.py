@@ -1,4 +1,4 @@
-"""Control: CONDUIT's rule, scored by a question that nobody asked. What is left of its gain does not come from the query."""
+"""Control: CONDUIT's rule, scored by a question that nobody asked. The gain that stays does not come from the query."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class HostPolicy:
 
     async def addresses(self, host: str, port: int) -> list[str]:
         """The addresses that may be dialled for `host`. Raises `ImageError`."""
-        host = host.lower()
+        host = host.lower().rstrip(".")
         trusted = host in self._private or _with_port(host, port) in self._private
         if not trusted and self._allowed and not self._is_allowed(host, port):
             raise _blocked()

@@ -16,7 +16,7 @@ import logging
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +54,11 @@ class LmdbTier:
         path: Path,
         budget: int,
         policy: Policy = lru,
-        clock: Callable[[], float] = time.time,
         map_size: int | None = None,
         chore_seconds: float = 15.0,
     ) -> None:
         self._budget = budget
         self._policy = policy
-        self._clock = clock
         headroom = max(int(budget * _HEADROOM), _MIN_HEADROOM)
         self._environment = Environment(path, map_size or (budget + headroom) // 4096 * 4096)
         self._serial = SerialThread("store-lmdb-writer", self._chore, chore_seconds)
@@ -89,9 +87,9 @@ class LmdbTier:
         self._counters.hit(nbytes, time.perf_counter() - started)
         return True
 
-    def put(self, record: Record, hold: HoldOf, replace: bool = False) -> None:
+    def put(self, record: Record, when: float, hold: HoldOf, replace: bool = False) -> None:
         started = time.perf_counter()
-        if self._serial.run(lambda: self._put(record, hold, replace)):
+        if self._serial.run(lambda: self._put(record, when, hold, replace)):
             self._counters.wrote(record.nbytes, time.perf_counter() - started)
 
     def delete(self, digest: bytes, reason: str | None = None) -> bool:
@@ -203,7 +201,7 @@ class LmdbTier:
             _log.info("%d half-written records removed", len(orphans))
             self._delete(orphans)
 
-    def _put(self, record: Record, hold: HoldOf, replace: bool) -> bool:
+    def _put(self, record: Record, when: float, hold: HoldOf, replace: bool) -> bool:
         """False if it was there."""
         self._load()
         if self._index.get(record.digest) is not None:
@@ -213,28 +211,28 @@ class LmdbTier:
         if record.nbytes > self._budget:
             raise TierFull("too_large", f"{record.nbytes} bytes, budget {self._budget}")
         try:
-            self._make_room(self._index.nbytes + record.nbytes - self._budget, hold, "budget")
-            self._write(record)
+            self._make_room(self._index.nbytes + record.nbytes - self._budget, when, hold, "budget")
+            self._write(record, when)
         except TierFull as error:
             if error.reason not in ("map_full", "disk_full"):
                 raise
-            self._retry(record, hold, error.reason)
+            self._retry(record, when, hold, error.reason)
         return True
 
-    def _retry(self, record: Record, hold: HoldOf, reason: str) -> None:
+    def _retry(self, record: Record, when: float, hold: HoldOf, reason: str) -> None:
         self._delete([record.digest])
-        self._make_room(record.nbytes + self._budget // 8, hold, reason, at_least=False)
+        self._make_room(record.nbytes + self._budget // 8, when, hold, reason, at_least=False)
         try:
-            self._write(record)
+            self._write(record, when)
         except TierFull:
             self._delete([record.digest])
             raise
 
-    def _make_room(self, need: int, hold: HoldOf, reason: str, at_least: bool = True) -> None:
+    def _make_room(self, need: int, when: float, hold: HoldOf, reason: str, at_least: bool = True) -> None:
         if need <= 0:
             return
         # A little more than needed, so that not every write begins with an eviction.
-        victims = choose(self._index.rows(), need + self._budget // 32, self._policy, self._clock(), hold)
+        victims = choose(self._index.rows(), need + self._budget // 32, self._policy, when, hold)
         if at_least and sum(row.bytes for row in victims) < need:
             raise TierFull("held", "all that could be evicted is in use or pinned")
         if victims:
@@ -244,17 +242,17 @@ class LmdbTier:
 
     def _commit_between(self) -> None:
         with self._environment.write() as (transaction, opened):
-            transaction.put(_BUMP_KEY, _USAGE.pack(self._clock(), 0), db=opened.usage)
+            transaction.put(_BUMP_KEY, _USAGE.pack(0.0, transaction.id()), db=opened.usage)
             self._committed(transaction.id())
 
-    def _write(self, record: Record) -> None:
+    def _write(self, record: Record, when: float) -> None:
         pieces = list(record.pieces())
         for start in range(0, len(pieces), _BATCH):
             with self._environment.write() as (transaction, opened):
                 for number, piece in enumerate(pieces[start : start + _BATCH], start):
                     transaction.put(record.digest + _NUMBER.pack(number), piece, db=opened.pieces)
                 self._committed(transaction.id())
-        row = Row(record.digest, record.manifest.info, record.nbytes, self._clock())
+        row = Row(record.digest, record.manifest.info, record.nbytes, when)
         with self._environment.write() as (transaction, opened):
             transaction.put(record.digest, _USAGE.pack(row.last_used, row.hits), db=opened.usage)
             transaction.put(record.digest, record.head, db=opened.records)

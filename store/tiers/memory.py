@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 from store.counters import TierCounters
 from store.errors import Rejected, TierFull, TierUnavailable
@@ -22,10 +21,9 @@ class MemoryTier:
 
     name = "memory"
 
-    def __init__(self, budget: int, policy: Policy = lru, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, budget: int, policy: Policy = lru) -> None:
         self._budget = budget
         self._policy = policy
-        self._clock = clock
         self._records: dict[bytes, tuple[bytes, bytes]] = {}
         self._index = Index()
         self._counters = TierCounters(self.name)
@@ -51,19 +49,18 @@ class MemoryTier:
         self._counters.hit(len(payload), time.perf_counter() - started)
         return True
 
-    def put(self, record: Record, hold: HoldOf, replace: bool = False) -> None:
+    def put(self, record: Record, when: float, hold: HoldOf, replace: bool = False) -> None:
         started = time.perf_counter()
         self._check_open()
         if self.contains(record.digest) and not replace:
             return
         if record.nbytes > self._budget:
             raise TierFull("too_large", f"{record.nbytes} bytes, budget {self._budget}")
-        now = self._clock()
         with self._lock:
             self._drop(record.digest)
-            self._make_room(record.nbytes, now, hold)
+            self._make_room(record.nbytes, when, hold)
             self._records[record.digest] = (record.head, record.payload.tobytes())
-            self._index.add(Row(record.digest, record.manifest.info, record.nbytes, now))
+            self._index.add(Row(record.digest, record.manifest.info, record.nbytes, when))
         self._counters.wrote(record.nbytes, time.perf_counter() - started)
 
     def delete(self, digest: bytes, reason: str | None = None) -> bool:

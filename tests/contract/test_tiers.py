@@ -18,6 +18,7 @@ from tests.store.samples import content, key_of, read, record_of
 
 MIB = 1 << 20
 BUDGET = 16 * MIB
+NOW = 2000.0
 KINDS = kinds()
 PERSISTENT = [kind for kind in KINDS if kind.persistent]
 
@@ -43,7 +44,7 @@ class TestTier:
     def test_gives_back_what_was_put(self, tier: Tier) -> None:
         records = [record_of(1), record_of(2, 3 * PIECE_BYTES), record_of(3, 2 * MIB + 4)]
         for record in records:
-            tier.put(record, never_held)
+            tier.put(record, NOW, never_held)
         for record in records:
             found = read(tier, record.digest)
             assert found is not None
@@ -58,8 +59,8 @@ class TestTier:
 
     def test_delete_removes_all_traces(self, tier: Tier) -> None:
         record, other = record_of(1), record_of(2)
-        tier.put(record, never_held)
-        tier.put(other, never_held)
+        tier.put(record, NOW, never_held)
+        tier.put(other, NOW, never_held)
         assert tier.delete(record.digest)
         assert read(tier, record.digest) is None
         assert [row.digest for row in tier.rows()] == [other.digest]
@@ -68,10 +69,10 @@ class TestTier:
     def test_put_keeps_unless_replace(self, tier: Tier) -> None:
         old, new = record_of(1), record_of(1)
         changed = record_of(1, 2 * MIB)
-        tier.put(old, never_held)
-        tier.put(changed, never_held)
+        tier.put(old, NOW, never_held)
+        tier.put(changed, NOW, never_held)
         assert content(read(tier, old.digest) or new) == content(old)
-        tier.put(changed, never_held, replace=True)
+        tier.put(changed, NOW, never_held, replace=True)
         found = read(tier, old.digest)
         assert found is not None and content(found) == content(changed)
         assert tier.stats().bytes_logical == changed.nbytes
@@ -81,7 +82,7 @@ class TestTier:
         expected = content(record)
         writable = bytearray(record.payload)
         own = type(record)(record.manifest, record.head, memoryview(writable))
-        tier.put(own, never_held)
+        tier.put(own, NOW, never_held)
         writable[:] = bytes(len(writable))
         first = read(tier, record.digest)
         assert first is not None and content(first) == expected
@@ -91,7 +92,7 @@ class TestTier:
 
     def test_rows_tell_what_is_held(self, tier: Tier) -> None:
         record = record_of(7, tenant="other")
-        tier.put(record, never_held)
+        tier.put(record, NOW, never_held)
         row = tier.row(record.digest)
         assert row is not None
         assert (row.digest, row.info, row.bytes) == (record.digest, record.manifest.info, record.nbytes)
@@ -99,7 +100,7 @@ class TestTier:
 
     def test_a_use_moves_recency_and_a_look_does_not(self, tier: Tier) -> None:
         record = record_of(1)
-        tier.put(record, never_held)
+        tier.put(record, NOW, never_held)
         before = tier.row(record.digest)
         assert before is not None
         read(tier, record.digest)
@@ -113,7 +114,7 @@ class TestTier:
     def test_budget_holds_and_the_least_recent_goes_first(self, tier: Tier) -> None:
         records = [record_of(number, 4 * MIB) for number in range(12)]
         for number, record in enumerate(records):
-            tier.put(record, never_held)
+            tier.put(record, NOW, never_held)
             tier.touch(record.digest, 5e9 + number)
             assert tier.stats().bytes_logical <= BUDGET
         kept = [record for record in records if tier.contains(record.digest)]
@@ -123,24 +124,24 @@ class TestTier:
 
     def test_what_is_held_stays(self, tier: Tier) -> None:
         held = record_of(0, 4 * MIB)
-        tier.put(held, never_held)
+        tier.put(held, NOW, never_held)
         for number in range(1, 8):
-            tier.put(record_of(number, 4 * MIB), lambda digest: Hold(2 * (digest == held.digest)))
+            tier.put(record_of(number, 4 * MIB), NOW, lambda digest: Hold(2 * (digest == held.digest)))
         assert tier.contains(held.digest)
         with pytest.raises(TierFull):
-            tier.put(record_of(9, 14 * MIB), lambda digest: Hold.HARD)
+            tier.put(record_of(9, 14 * MIB), NOW, lambda digest: Hold.HARD)
 
     def test_too_large_is_full(self, tier: Tier) -> None:
         small = record_of(1)
-        tier.put(small, never_held)
+        tier.put(small, NOW, never_held)
         with pytest.raises(TierFull) as caught:
-            tier.put(record_of(2, BUDGET + MIB), never_held)
+            tier.put(record_of(2, BUDGET + MIB), NOW, never_held)
         assert caught.value.reason == "too_large"
         assert tier.contains(small.digest)
 
     def test_counts(self, tier: Tier) -> None:
         record = record_of(1)
-        tier.put(record, never_held)
+        tier.put(record, NOW, never_held)
         read(tier, record.digest)
         read(tier, key_of(2).digest)
         tier.delete(record.digest, "admin")
@@ -152,19 +153,19 @@ class TestTier:
     @pytest.mark.parametrize(("fault", "reason"), [("flip", "corrupt"), ("short", "torn"), ("drop", "torn")])
     def test_damage_on_the_way_is_rejected(self, tier: Tier, fault: str, reason: str) -> None:
         record = record_of(1, 3 * MIB)
-        tier.put(record, never_held)
+        tier.put(record, NOW, never_held)
         with pytest.raises(Rejected) as caught:
             read(FaultyTier(tier, fault), record.digest)
         assert caught.value.reason == reason
 
     def test_closed_tier_raises_its_own_errors_only(self, tier: Tier) -> None:
         record = record_of(1)
-        tier.put(record, never_held)
+        tier.put(record, NOW, never_held)
         tier.close()
         tier.touch(record.digest, 1.0)
         tier.stats()
         for call in (
-            lambda: tier.put(record, never_held),
+            lambda: tier.put(record, NOW, never_held),
             lambda: read(tier, record.digest),
             lambda: tier.delete(record.digest),
             lambda: tier.contains(record.digest),
@@ -180,7 +181,7 @@ class TestTier:
             try:
                 for turn in range(6):
                     record = records[(mine + turn) % len(records)]
-                    tier.put(record, never_held, replace=turn % 3 == 0)
+                    tier.put(record, NOW, never_held, replace=turn % 3 == 0)
                     found = read(tier, record.digest)
                     assert found is None or content(found) == content(record)
                     if turn % 2:
@@ -206,7 +207,7 @@ class TestPersistentTier:
         records = [record_of(number) for number in range(3)]
         tier = build(kind, tmp_path)
         for record in records:
-            tier.put(record, never_held)
+            tier.put(record, NOW, never_held)
         tier.touch(records[0].digest, 5e9)
         before = {row.digest: row for row in tier.rows()}
         tier.close()
@@ -221,13 +222,13 @@ class TestPersistentTier:
     def test_order_of_eviction_survives_a_restart(self, kind: TierKind, tmp_path: Path) -> None:
         records = [record_of(number, 4 * MIB) for number in range(3)]
         tier = build(kind, tmp_path)
-        for record in records:
-            tier.put(record, never_held)
+        for number, record in enumerate(records):
+            tier.put(record, NOW + number, never_held)
         tier.touch(records[0].digest, 5e9)
         tier.close()
 
         again = build(kind, tmp_path)
-        again.put(record_of(3, 4 * MIB), never_held)
+        again.put(record_of(3, 4 * MIB), NOW, never_held)
         assert again.contains(records[0].digest)
         assert not again.contains(records[1].digest)
         again.close()

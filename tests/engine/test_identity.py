@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from engine.decode import Decoder
+from engine.decode import Decoder, decode_step
 from engine.forward import Work
 from engine.gate import reuse_is_unsound
 from engine.layout import PromptLayout
@@ -95,13 +95,13 @@ def test_decode_after_full_prefill_equals_generate(
     theirs = stock.generate(**inputs, max_new_tokens=8, min_new_tokens=8, do_sample=False)
     generated = theirs[0, layout.length :].tolist()
     prefill, first = bench.full(layout, pictures)
-    decoder = Decoder(bench.family, bench.pool, prefill.kv, layout.length, layout.next_position)
+    decoder = Decoder(bench.pool, prefill.kv, layout.length, layout.next_position, layout.length + 8)
     logits, ours = first.logits, []
     for _ in range(8):
         # `min_new_tokens` bans the end of the answer, so that all eight tokens are compared.
         logits[list(bench.family.stop_tokens)] = float("-inf")
         ours.append(int(logits.argmax()))
-        logits = decoder.step(ours[-1], Work())
+        logits = decode_step(bench.family, [decoder], [ours[-1]], [Work()])[0]
     assert ours == generated
 
 

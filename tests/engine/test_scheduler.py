@@ -1,30 +1,76 @@
-"""The scheduler without torch: a Hypothesis model of arrivals, aborts and ends in any order."""
+"""The scheduler without torch: order, admission, and a Hypothesis model of arrivals, aborts and ends in any order."""
 
 from __future__ import annotations
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.scheduler import DecodeRound, PrefillPiece, Scheduler
+from engine.scheduler import Arrival, DecodeRound, Limits, PrefillPiece, Scheduler
 
-MAX_WAITING, MAX_RUNNING = 4, 2
+LIMITS = Limits(waiting=4, running=3, bytes=10)
 
 
-def test_first_come_first_served_and_decode_between_pieces() -> None:
-    scheduler = Scheduler(8, 2)
+def arrival(
+    name: str, tenant: str = "t", size: int = 1, priority: int = 0, deadline: float | None = None
+) -> Arrival:
+    return Arrival(name, tenant, size, priority, deadline)
+
+
+def admitted(scheduler: Scheduler, count: int) -> list[str]:
+    """Names in the order in which they get their turn, each ending before the next."""
+    order = []
+    for _ in range(count):
+        instruction = scheduler.next()
+        assert isinstance(instruction, PrefillPiece)
+        order.append(instruction.request)
+        scheduler.end(instruction.request)
+    return order
+
+
+def test_decode_rounds_come_between_prefill_pieces() -> None:
+    scheduler = Scheduler(LIMITS)
     assert scheduler.next() is None
-    assert all(scheduler.arrive(name) for name in "abc")
+    assert scheduler.arrive(arrival("a")) and scheduler.arrive(arrival("b"))
     assert scheduler.next() == PrefillPiece("a")
+    assert scheduler.next() == PrefillPiece("a")  # nobody decodes yet
     scheduler.prefilled("a")
     assert scheduler.next() == DecodeRound(("a",))
     assert scheduler.next() == PrefillPiece("b")
     assert scheduler.next() == DecodeRound(("a",))
     assert scheduler.next() == PrefillPiece("b")
     scheduler.prefilled("b")
-    assert scheduler.next() == DecodeRound(("a", "b"))
-    assert scheduler.next() == DecodeRound(("a", "b"))  # c waits for a place
+    assert [scheduler.next() for _ in range(2)] == [DecodeRound(("a", "b"))] * 2
+
+
+def test_tenants_take_turns_and_priority_goes_first() -> None:
+    scheduler = Scheduler(Limits(waiting=9, running=1, bytes=10))
+    for name in ("x1", "x2", "x3", "y1", "y2"):
+        scheduler.arrive(arrival(name, tenant=name[0]))
+    scheduler.arrive(arrival("late", tenant="x", priority=-1))
+    assert admitted(scheduler, 6) == ["late", "y1", "x1", "y2", "x2", "x3"]
+
+
+def test_bytes_are_admitted_up_to_the_limit_and_nobody_overtakes() -> None:
+    scheduler = Scheduler(LIMITS)
+    for name, size in (("a", 6), ("big", 8), ("small", 1)):
+        scheduler.arrive(arrival(name, size=size))
+    assert scheduler.next() == PrefillPiece("a")
+    scheduler.prefilled("a")
+    assert [scheduler.next() for _ in range(3)] == [DecodeRound(("a",))] * 3
+    assert scheduler.bytes == 6 and scheduler.waiting == 2
     scheduler.end("a")
-    assert PrefillPiece("c") in (scheduler.next(), scheduler.next())
+    assert scheduler.next() == PrefillPiece("big")
+    assert scheduler.fits(arrival("x", size=10)) and not scheduler.fits(arrival("x", size=11))
+
+
+def test_overdue_names_waiting_and_running_requests() -> None:
+    scheduler = Scheduler(Limits(running=1))
+    for name, deadline in (("a", 5.0), ("b", 7.0), ("c", None)):
+        scheduler.arrive(arrival(name, deadline=deadline))
+    scheduler.next()
+    assert scheduler.overdue(4.9) == ()
+    assert set(scheduler.overdue(7.0)) == {"a", "b"}
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -32,27 +78,29 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scheduler = Scheduler(MAX_WAITING, MAX_RUNNING)
+        self.scheduler = Scheduler(LIMITS)
         self.arrived = 0
-        self.alive: list[str] = []
+        self.alive: dict[str, Arrival] = {}
+        self.started: set[str] = set()
         self.decoding: set[str] = set()
         self.pieces_since_round = 0
 
-    @rule()
-    def arrive(self) -> None:
-        name = f"r{self.arrived}"
+    @rule(tenant=st.sampled_from("xyz"), size=st.integers(1, 10), priority=st.integers(-1, 1))
+    def arrive(self, tenant: str, size: int, priority: int) -> None:
         self.arrived += 1
-        room = self.scheduler.waiting < MAX_WAITING
-        assert self.scheduler.arrive(name) is room
+        new = arrival(f"r{self.arrived}", tenant, size, priority)
+        room = self.scheduler.waiting < LIMITS.waiting
+        assert self.scheduler.arrive(new) is room
         if room:
-            self.alive.append(name)
+            self.alive[new.request] = new
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
     def end_any(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(self.alive))
+        name = data.draw(st.sampled_from(sorted(self.alive)))
         self.scheduler.end(name)
-        self.alive.remove(name)
+        del self.alive[name]
+        self.started.discard(name)
         self.decoding.discard(name)
 
     @rule()
@@ -67,25 +115,33 @@ class SchedulerMachine(RuleBasedStateMachine):
             case None:
                 assert not self.alive
             case PrefillPiece(name):
-                assert name in self.alive and name not in self.decoding
-                older = [
-                    other for other in self.alive[: self.alive.index(name)] if other not in self.decoding
-                ]
-                assert not older
-                self.pieces_since_round += 1
-                assert self.pieces_since_round <= 1 or not self.decoding
-                if finishes:
-                    self.scheduler.prefilled(name)
-                    self.decoding.add(name)
-                    self.pieces_since_round = 1
+                self._piece(name, finishes)
             case DecodeRound(names):
                 assert set(names) == self.decoding
                 self.pieces_since_round = 0
 
+    def _piece(self, name: str, finishes: bool) -> None:
+        assert name in self.alive and name not in self.decoding
+        if name not in self.started:
+            waiting = [a for a in self.alive.values() if a.request not in self.started]
+            assert self.alive[name].priority == min(a.priority for a in waiting)
+            same = [a.request for a in waiting if a.tenant == self.alive[name].tenant]
+            assert name == next(n for n in same if self.alive[n].priority == self.alive[name].priority)
+            self.started.add(name)
+        self.pieces_since_round += 1
+        assert self.pieces_since_round <= 1 or not self.decoding
+        if finishes:
+            self.scheduler.prefilled(name)
+            self.decoding.add(name)
+            self.pieces_since_round = 1
+
     @invariant()
-    def counts_add_up(self) -> None:
-        assert self.scheduler.waiting + self.scheduler.running == len(self.alive)
-        assert self.scheduler.running <= MAX_RUNNING
+    def counts_and_bytes_add_up(self) -> None:
+        scheduler = self.scheduler
+        assert scheduler.waiting + scheduler.running == len(self.alive)
+        assert scheduler.running == len(self.started) <= LIMITS.running
+        assert scheduler.bytes == sum(self.alive[name].bytes for name in self.started) <= LIMITS.bytes
 
 
 TestScheduler = SchedulerMachine.TestCase
+TestScheduler.settings = settings(max_examples=60, deadline=None)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.messages import Sampling
-from engine.sampling import Sampler, nucleus
+from engine.sampling import Sampler, keep_likely, likely_logprobs
 from engine.text import Detokenizer, StopStrings
 
 
@@ -85,34 +85,70 @@ def test_stop_strings_equal_cutting_the_whole_text(text: str, stops: list[str]) 
     assert shown == whole[: len(whole) - cut]
 
 
+def sampler(vocab: int, prompt: tuple[int, ...] = (), **changes: Any) -> Sampler:
+    return Sampler(Sampling(**changes), prompt, vocab)
+
+
 def test_greedy_takes_the_largest() -> None:
-    assert Sampler(Sampling()).draw(torch.tensor([0.0, 3.0, 1.0])) == 1
+    assert sampler(3).draw(torch.tensor([0.0, 3.0, 1.0])) == 1
 
 
 def test_a_seed_repeats_and_seeds_differ() -> None:
     logits = torch.zeros(1000)
-    draws = {
-        seed: [Sampler(Sampling(temperature=1.0, seed=seed)).draw(logits) for _ in range(2)]
-        for seed in (1, 2, -5)
-    }
+    draws = {n: [sampler(1000, temperature=1.0, seed=n).draw(logits) for _ in range(2)] for n in (1, 2, -5)}
     assert all(first == second for first, second in draws.values())
     assert len({tuple(pair) for pair in draws.values()}) == 3
 
 
 def test_without_a_seed_requests_differ() -> None:
     logits = torch.zeros(100_000)
-    assert len({Sampler(Sampling(temperature=1.0)).draw(logits) for _ in range(4)}) > 1
+    assert len({sampler(100_000, temperature=1.0).draw(logits) for _ in range(4)}) > 1
 
 
-def test_nucleus_keeps_the_smallest_set_that_reaches_top_p() -> None:
-    probabilities = torch.tensor([0.1, 0.5, 0.15, 0.25])
-    assert nucleus(probabilities, 0.7).tolist() == pytest.approx([0, 2 / 3, 0, 1 / 3])
-    assert nucleus(probabilities, 1e-9).tolist() == [0, 1, 0, 0]
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ((0, 1.0, 0.0), [0.1, 0.5, 0.15, 0.25]),
+        ((0, 0.7, 0.0), [0, 2 / 3, 0, 1 / 3]),
+        ((0, 1e-9, 0.0), [0, 1, 0, 0]),
+        ((2, 1.0, 0.0), [0, 2 / 3, 0, 1 / 3]),
+        ((9, 1.0, 0.0), [0.1, 0.5, 0.15, 0.25]),
+        ((0, 1.0, 0.4), [0, 2 / 3, 0, 1 / 3]),
+        ((3, 0.8, 0.0), [0, 2 / 3, 0, 1 / 3]),
+        ((0, 1.0, 1.0), [0, 1, 0, 0]),
+    ],
+)
+def test_filters_keep_what_they_say(filters: tuple[int, float, float], expected: list[float]) -> None:
+    probabilities = torch.tensor([0.1, 0.5, 0.15, 0.25], dtype=torch.float64)
+    assert keep_likely(probabilities, *filters).tolist() == pytest.approx(expected)
 
 
 def test_temperature_and_top_p_shape_the_draws() -> None:
-    sampler = Sampler(Sampling(temperature=0.7, top_p=0.9, seed=0))
-    draws = [sampler.draw(torch.tensor([2.0, 1.0, -9.0])) for _ in range(300)]
+    drawing = sampler(3, temperature=0.7, top_p=0.9, seed=0)
+    draws = [drawing.draw(torch.tensor([2.0, 1.0, -9.0])) for _ in range(300)]
     share = draws.count(0) / len(draws)
     expected = torch.softmax(torch.tensor([2.0, 1.0]) / 0.7, 0)[0]
     assert 2 not in draws and abs(share - float(expected)) < 0.08
+
+
+def test_penalties_and_bias_move_the_choice() -> None:
+    logits = torch.tensor([2.0, 1.5, -1.0])
+    assert sampler(3, logit_bias=((2, 100.0),)).draw(logits) == 2
+    assert sampler(3, prompt=(0,), repetition_penalty=2.0).draw(logits) == 1
+    assert sampler(3, prompt=(0,), presence_penalty=2.0).draw(logits) == 0  # only the answer counts
+    repeating = sampler(3, presence_penalty=0.4, frequency_penalty=0.2)
+    assert [repeating.draw(logits) for _ in range(4)] == [0, 1, 0, 0]
+    assert logits.tolist() == [2.0, 1.5, -1.0]
+
+
+def test_repetition_penalty_lowers_negative_logits_too() -> None:
+    assert sampler(2, prompt=(0,), repetition_penalty=1.5).draw(torch.tensor([-1.0, -1.2])) == 1
+
+
+def test_logprobs_are_those_of_the_raw_model() -> None:
+    logits = torch.tensor([2.0, 1.0, 0.0])
+    own, top = likely_logprobs(logits, 2, 2)
+    expected = torch.log_softmax(logits, 0)
+    assert own == pytest.approx(float(expected[2]))
+    assert [token for token, _ in top] == [0, 1] and top[0][1] == pytest.approx(float(expected[0]))
+    assert likely_logprobs(logits, 0, 0)[1] == []

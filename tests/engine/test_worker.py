@@ -27,6 +27,7 @@ from engine.messages import (
     TextDelta,
 )
 from engine.runtime import Runtime
+from engine.scheduler import Limits
 from engine.worker import Worker
 from store.keys import pixel_digest
 from store.open import open_store
@@ -94,7 +95,7 @@ def runtime(tiny_path: Path, tmp_path: Path) -> Iterator[Runtime]:
 
 @pytest.fixture
 def client(runtime: Runtime) -> Iterator[Client]:
-    worker = Worker(runtime, max_waiting=8, max_running=2)
+    worker = Worker(runtime, Limits(waiting=8, running=2))
     worker.start()
     yield Client(worker)
     worker.stop(0)
@@ -244,7 +245,7 @@ def test_abort_of_a_waiting_or_unknown_request(client: Client) -> None:
 
 
 def test_f15_a_full_queue_is_an_error_at_once(runtime: Runtime) -> None:
-    worker = Worker(runtime, max_waiting=2, max_running=1)
+    worker = Worker(runtime, Limits(waiting=2, running=1))
     client = Client(worker)
     streams = [client.start(ask(f"q{i}")) for i in range(5)]  # before the thread runs: all arrive together
     worker.start()
@@ -255,7 +256,7 @@ def test_f15_a_full_queue_is_an_error_at_once(runtime: Runtime) -> None:
 
 
 def test_stop_ends_everybody_and_refuses_newcomers(runtime: Runtime) -> None:
-    worker = Worker(runtime, max_running=1)
+    worker = Worker(runtime, Limits(running=1))
     worker.start()
     client = Client(worker)
     running = client.start(ask("r", sampling=Sampling(max_tokens=3000)))

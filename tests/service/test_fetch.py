@@ -1,4 +1,5 @@
-"""Groups B and D of the public faults that are about URLs: what is fetched, from where, and how much of it."""
+"""Groups B and D of the public faults that are about URLs: what is fetched, from where, and how much of
+it."""
 
 from __future__ import annotations
 

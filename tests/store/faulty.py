@@ -44,13 +44,13 @@ class FaultyTier:
             return self.inner.get(digest, _DamagingSink(sink, self.fault))
         return self.inner.get(digest, sink)
 
-    def put(self, record: Record, hold: HoldOf, replace: bool = False) -> None:
+    def put(self, record: Record, when: float, hold: HoldOf, replace: bool = False) -> None:
         self.writes += 1
         self.write_gate.wait()
         self._fail()
         if self.fault == "full":
             raise TierFull("full")
-        self.inner.put(record, hold, replace)
+        self.inner.put(record, when, hold, replace)
 
     def delete(self, digest: bytes, reason: str | None = None) -> bool:
         self._fail()

@@ -80,7 +80,12 @@ def _line(
     names = {name: None for entry in terms for name in entry}
     means = {name: round(float(np.mean([e[name] for e in terms if name in e])), 4) for name in names}
     accuracy = {skill: round(value, 3) for skill, value in curriculum.accuracy.items()}
-    head = {"step": step, "minutes": round(seconds / 60, 2), "rate": round(rate, 6), "stage": curriculum.stage}
+    head = {
+        "step": step,
+        "minutes": round(seconds / 60, 2),
+        "rate": round(rate, 6),
+        "stage": curriculum.stage,
+    }
     return json.dumps({**head, "accuracy": accuracy, "losses": means})
 
 

@@ -1,5 +1,6 @@
 """Batches of training prompts as tensors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_letters
 from typing import Final
@@ -196,8 +197,14 @@ def collate(prompts: list[Prompt]) -> Batch:
         positions[i, : len(prompt.ids)] = prompt.positions
         notes = prompt.notes
         answers = [(row, target, unit + len(units), weight) for row, target, weight, unit in notes.answers]
-        named = {"answers": answers, **{f"look.{name}": rows for name, rows in notes.looks.items()}}
-        named |= {name: getattr(notes, name) for name in ("questions", "cells", "marks", "ends")}
+        named: dict[str, Sequence[tuple[float, ...]]] = {
+            "answers": answers,
+            "questions": notes.questions,
+            "cells": notes.cells,
+            "marks": notes.marks,
+            "ends": notes.ends,
+            **{f"look.{name}": rows for name, rows in notes.looks.items()},
+        }
         for name, rows in named.items():
             columns.setdefault(name, []).extend((i, *row) for row in rows)
         units += notes.units
@@ -212,7 +219,10 @@ def collate(prompts: list[Prompt]) -> Batch:
         ocr={name: torch.from_numpy(array) for name, array in ocr_targets(pages).items()},
         answers=tables["answers"][:, :4].long(),
         answer_weights=tables["answers"][:, 4].float(),
-        **{name: tables[name].long() for name in ("questions", "cells", "marks", "ends")},
+        questions=tables["questions"].long(),
+        cells=tables["cells"].long(),
+        marks=tables["marks"].long(),
+        ends=tables["ends"].long(),
         looks={name[5:]: table.long() for name, table in tables.items() if name.startswith("look.")},
         units=units,
     )

@@ -19,12 +19,22 @@ STAGES: Final = (
     Stage(Mix((1,), (2, 4), 0.0, {"tint": 1}, questions=4), goal=0.9, cap=900),
     Stage(Mix((2,), (2, 5), 0.0, {"tint": 1, "order": 1}), goal=0.85, cap=500),
     Stage(
-        Mix((1, 2, 3), (3, 8), 0.2, {"tint": 1, "order": 1, "link": 1, "first": 1, "dialogue": 0.25, "list": 0.25}),
+        Mix(
+            (1, 2, 3),
+            (3, 8),
+            0.2,
+            {"tint": 1, "order": 1, "link": 1, "first": 1, "dialogue": 0.25, "list": 0.25},
+        ),
         goal=0.85,
         cap=1000,
     ),
     Stage(
-        Mix((2, 3, 4), (6, 10), 0.25, {"tint": 1, "order": 1, "link": 1, "first": 1, "dialogue": 0.25, "list": 0.35}),
+        Mix(
+            (2, 3, 4),
+            (6, 10),
+            0.25,
+            {"tint": 1, "order": 1, "link": 1, "first": 1, "dialogue": 0.25, "list": 0.35},
+        ),
         goal=0.93,
         cap=1200,
     ),
@@ -55,7 +65,10 @@ class Curriculum:
     def mix(self) -> Mix:
         """The mix of the current stage, with skills that still fail drawn up to four times as often."""
         base = STAGES[self.stage].mix
-        weights = {skill: weight * (0.33 + min(1.0, 3 * self._error(skill))) for skill, weight in base.weights.items()}
+        weights = {
+            skill: weight * (0.33 + min(1.0, 3 * self._error(skill)))
+            for skill, weight in base.weights.items()
+        }
         return replace(base, weights=weights)
 
     def _error(self, skill: str) -> float:

@@ -58,7 +58,10 @@ class Reader:
     def inputs(self, examples: list[Example]) -> dict[str, torch.Tensor]:
         """Left-padded model inputs of several examples."""
         encoded = self.tokenizer(
-            [self.prompt(example) for example in examples], padding=True, padding_side="left", return_tensors="pt"
+            [self.prompt(example) for example in examples],
+            padding=True,
+            padding_side="left",
+            return_tensors="pt",
         )
         pictures = [to_image(page) for example in examples for page in example.pages]
         pixels = self.processor(images=pictures, return_tensors="pt")["pixel_values"]
@@ -115,7 +118,9 @@ def measure(reader: Reader, kind: str, count: int) -> dict[str, Any]:
         "full_first": _percent([verdict.first for verdict in full]),
         "reuse": _percent([verdict.whole for verdict in reuse]),
         "reuse_first": _percent([verdict.first for verdict in reuse]),
-        "full_by_pages": {str(size): _percent(right[sizes == size].tolist()) for size in sorted(set(sizes.tolist()))},
+        "full_by_pages": {
+            str(size): _percent(right[sizes == size].tolist()) for size in sorted(set(sizes.tolist()))
+        },
     }
 
 
@@ -125,7 +130,10 @@ def _percent(right: list[bool]) -> float:
 
 def table(results: dict[str, dict[str, Any]]) -> str:
     """The results as a Markdown table."""
-    lines = ["| kind | n | full | full, first token | reuse r=0 | reuse, first token |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| kind | n | full | full, first token | reuse r=0 | reuse, first token |",
+        "|---|---|---|---|---|---|",
+    ]
     for kind, row in results.items():
         cells = [row[name] for name in ("n", "full", "full_first", "reuse", "reuse_first")]
         lines.append("| " + " | ".join(map(str, [kind, *cells])) + " |")

@@ -4,6 +4,7 @@ The vocabulary is the 256 bytes, every word of the page world with and without i
 special tokens. A word outside the vocabulary falls back to its bytes, so any text tokenizes and round-trips.
 """
 
+import json
 from pathlib import Path
 from typing import Final
 
@@ -142,6 +143,10 @@ def write_files(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(folder)
+    # The name that every release of transformers and other servers know; current ones write a newer alias.
+    settings = folder / "tokenizer_config.json"
+    named = json.loads(settings.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings.write_text(json.dumps(named, indent=2) + "\n")
     build_image_processor().save_pretrained(folder)
     config = build_config(tokenizer)
     config.architectures = ["Qwen2_5_VLForConditionalGeneration"]

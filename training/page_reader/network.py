@@ -71,7 +71,9 @@ def _batched_vision_attention(self: Any, hidden_states: Tensor, *_: Any, **extra
     rows = hidden_states.shape[0]
     query, key, value = self.qkv(hidden_states).reshape(rows, 3, self.num_heads, -1).unbind(1)
     query, key = apply_rotary_pos_emb_vision(query, key, *extra["position_embeddings"])
-    split = (t.reshape(-1, _PATCHES, self.num_heads, t.shape[-1]).transpose(1, 2) for t in (query, key, value))
+    split = (
+        t.reshape(-1, _PATCHES, self.num_heads, t.shape[-1]).transpose(1, 2) for t in (query, key, value)
+    )
     query, key, value = split
     out = F.scaled_dot_product_attention(query.to(value.dtype), key.to(value.dtype), value)
     return self.proj(out.transpose(1, 2).reshape(rows, -1))  # type: ignore[no-any-return]
@@ -133,7 +135,9 @@ class Network:
         """Write the weights in the standard format; a reader never sees half a file."""
         staging = folder.with_name(folder.name + ".part")
         self.model.save_pretrained(staging)
-        (staging / "model.safetensors").replace(folder / "model.safetensors")
+        weights = staging / "model.safetensors"
+        weights.chmod(0o644)
+        weights.replace(folder / "model.safetensors")
         for file in staging.iterdir():
             file.unlink()
         staging.rmdir()

@@ -20,16 +20,17 @@ TAIL: Final = "<|im_end|>\n<|im_start|>assistant\n"
 NEXT_TURN: Final = "<|im_end|>\n<|im_start|>user\n"
 _TINTS: Final = list(TINTS)
 _INKS: Final = list(INKS)
-DENSE_WEIGHT: Final = 0.3  # of the loss of a question token, against 1 for a token that really predicts the answer
+DENSE_WEIGHT: Final = (
+    0.3  # of the loss of a question token, against 1 for a token that really predicts the answer
+)
 
 
 class Codec:
     """Token ids of texts (cached) and of the words that supervision refers to."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        self.encode = lru_cache(maxsize=1 << 16)(
-            lambda text: tuple(tokenizer(text, add_special_tokens=False).input_ids)
-        )
+        self._tokenizer = tokenizer
+        self.encode = lru_cache(maxsize=1 << 16)(self._encode)
         self.im_end, self.vision_start, self.vision_end, self.image_pad = (
             self._single(f"<|{name}|>") for name in ("im_end", "vision_start", "vision_end", "image_pad")
         )
@@ -39,6 +40,9 @@ class Codec:
         self.key_of = {token: i for i, token in enumerate(self.keys)}
         self.key_of |= {self._single(key): i for i, key in enumerate(KEYS)}
         self.reference_of = {token: i for i, token in enumerate(self.references)}
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def _single(self, text: str) -> int:
         (token,) = self.encode(text)
@@ -61,7 +65,9 @@ class Notes:
     marks: list[tuple[int, int]] = field(default_factory=list)
     ends: list[tuple[int, int, int]] = field(default_factory=list)
     looks: dict[str, list[tuple[int, int]]] = field(
-        default_factory=lambda: {name: [] for name in ("table", "source", "mark", "key", "reference", "asked")}
+        default_factory=lambda: {
+            name: [] for name in ("table", "source", "mark", "key", "reference", "asked")
+        }
     )
     units: list[str] = field(default_factory=list)
 

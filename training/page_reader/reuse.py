@@ -15,12 +15,12 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import rotate_half
 from training.page_reader.files import PAGE_TOKENS
 
 
-class _SlotCache(Cache):
+class _SlotCache(Cache):  # type: ignore[misc]
     """Preallocated [1, heads, L, d] keys and values per layer; new states go to the given slots."""
 
     def __init__(self, keys: list[Tensor], values: list[Tensor], slots: Tensor) -> None:
         self.keys, self.values, self.slots = keys, values, slots
-        self.layers = []
+        self.layers: list[Any] = []
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
@@ -41,7 +41,8 @@ class PlainReuse:
     def _rotate(self, states: Tensor, positions: Tensor, sign: int) -> Tensor:
         """states [1, heads, n, d] at positions [3, 1, n], turned forwards (1) or backwards (-1)."""
         cos, sin = self._decoder.rotary_emb(states, positions)
-        return states * cos[:, None] + rotate_half(states) * sin[:, None] * sign
+        turned: Tensor = states * cos[:, None] + rotate_half(states) * sin[:, None] * sign
+        return turned
 
     def _positions(self, ids: Tensor, grid: Tensor) -> Tensor:
         kinds = (ids == self._image_pad).int()
@@ -59,7 +60,7 @@ class PlainReuse:
             image_grid_thw=grid,
             mm_token_type_ids=kinds,
             position_ids=positions,
-            past_key_values=cache,
+            cache=cache,
         )
         page = slice(len(self._prefix), None)
         return [
@@ -81,8 +82,12 @@ class PlainReuse:
         for layer in zip(*pages, strict=True):
             page_keys = torch.cat([key for key, _ in layer], 2)
             shape = (1, page_keys.shape[1], ids.shape[1], page_keys.shape[3])
-            keys.append(torch.zeros(shape).index_copy(2, visual, self._rotate(page_keys, positions[:, :, visual], 1)))
-            values.append(torch.zeros(shape).index_copy(2, visual, torch.cat([value for _, value in layer], 2)))
+            keys.append(
+                torch.zeros(shape).index_copy(2, visual, self._rotate(page_keys, positions[:, :, visual], 1))
+            )
+            values.append(
+                torch.zeros(shape).index_copy(2, visual, torch.cat([value for _, value in layer], 2))
+            )
         return self._decode(ids, positions, text, keys, values, stop, limit)
 
     def _decode(
@@ -100,7 +105,7 @@ class PlainReuse:
             inputs_embeds=self._decoder.embed_tokens(ids[:, text]),
             position_ids=positions[:, :, text],
             attention_mask={"full_attention": mask},
-            past_key_values=_SlotCache(keys, values, text),
+            cache=_SlotCache(keys, values, text),
         ).last_hidden_state
         cache = DynamicCache(config=self._model.config.text_config)
         for layer, (key, value) in enumerate(zip(keys, values, strict=True)):
@@ -116,5 +121,5 @@ class PlainReuse:
                 inputs_embeds=self._decoder.embed_tokens(torch.tensor([answer[-1:]])),
                 position_ids=torch.full((3, 1, 1), position),
                 attention_mask={"full_attention": None},
-                past_key_values=cache,
+                cache=cache,
             ).last_hidden_state

@@ -1,0 +1,125 @@
+"""F3 and F4: a client that leaves ends the work for it, streamed or not, whatever the work is at the time."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.messages import TextDelta
+from tests.service.conftest import Start
+from tests.service.fake_engine import FakeEngine, accepted, says
+from tests.service.pictures import data_url, plain
+from tests.service.serving import Host, eventually
+
+RED = data_url(plain())
+HEAD = "POST /v1/chat HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+
+
+def open_request(api: httpx.Client, **fields: Any) -> socket.socket:
+    """Send a chat request on a connection of its own, to be closed at will."""
+    body = json.dumps({"prompt": "What is it?", **fields}).encode()
+    head = HEAD + f"content-length: {len(body)}\r\n\r\n"
+    connection = socket.create_connection((api.base_url.host, api.base_url.port or 80))
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def endless(engine: FakeEngine) -> None:
+    engine.script = lambda request: [accepted(request), TextDelta(request.id, "one"), 3600.0]
+
+
+def idle(engine: FakeEngine, aborted: int) -> None:
+    eventually(
+        lambda: engine.open == 0 and engine.aborted == aborted, f"{aborted} requests ended in the engine"
+    )
+
+
+def test_f3_leaving_a_stream_after_one_chunk(api: httpx.Client, engine: FakeEngine) -> None:
+    endless(engine)
+    with open_request(api, stream=True, images=[RED]) as connection:
+        received = b""
+        while b"one" not in received:
+            received += connection.recv(65536)
+        assert engine.open == 1
+    idle(engine, 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_f3_leaving_before_anything_was_sent(api: httpx.Client, engine: FakeEngine, stream: bool) -> None:
+    engine.script = lambda request: [3600.0]
+    with open_request(api, stream=stream):
+        eventually(lambda: engine.open == 1, "the engine has it")
+    idle(engine, 1)
+
+
+def test_f3_leaving_a_json_request(api: httpx.Client, engine: FakeEngine) -> None:
+    endless(engine)
+    with open_request(api):
+        eventually(lambda: engine.open == 1, "the engine has it")
+    idle(engine, 1)
+
+
+def test_f3_normal_ends_are_no_aborts(api: httpx.Client, engine: FakeEngine) -> None:
+    for stream in (False, True):
+        api.post("/v1/chat", json={"prompt": "x", "stream": stream}).raise_for_status()
+    eventually(lambda: engine.open == 0, "both ended")
+    assert engine.aborted == 0
+
+
+def test_f4_leaving_while_images_are_fetched(start: Start, engine: FakeEngine, host: Host) -> None:
+    api = start(fetch_timeout=3600.0, max_concurrent=1)
+    with open_request(api, images=[host.hangs("/slow")]):
+        eventually(lambda: bool(host.heads), "the host was asked")
+        assert api.post("/v1/chat", json={"prompt": "x"}).status_code == 429
+    eventually(
+        lambda: api.post("/v1/chat", json={"prompt": "x"}).status_code == 200, "the place is free again"
+    )
+    assert len(engine.requests) == 1
+    assert 'outcome="client_gone"' in api.get("/metrics").text
+
+
+def test_disconnects_are_counted(start: Start, engine: FakeEngine) -> None:
+    api = start()
+    endless(engine)
+    for stream in (False, True):
+        with open_request(api, stream=stream):
+            eventually(lambda: engine.open == 1, "the engine has it")
+        eventually(lambda: engine.open == 0, "it ended")
+    eventually(
+        lambda: "conduit_client_disconnects_total 2.0" in api.get("/metrics").text, "both were counted"
+    )
+
+
+def test_half_a_body_then_gone(start: Start, engine: FakeEngine) -> None:
+    api = start(max_concurrent=1)
+    with socket.create_connection((api.base_url.host, api.base_url.port or 80)) as connection:
+        connection.sendall(f"{HEAD}content-length: 999\r\n\r\n{{".encode())
+        eventually(lambda: api.get("/readyz").status_code == 503, "its place is taken")
+    eventually(
+        lambda: api.post("/v1/chat", json={"prompt": "x"}).status_code == 200, "the place is free again"
+    )
+
+
+def test_sharp_disconnects_by_the_dozen_leave_nothing(api: httpx.Client, engine: FakeEngine) -> None:
+    _leave(api, engine, 30)
+
+
+@pytest.mark.slow
+def test_f3_500_disconnects_leave_nothing(api: httpx.Client, engine: FakeEngine) -> None:
+    _leave(api, engine, 500)
+
+
+def _leave(api: httpx.Client, engine: FakeEngine, times: int) -> None:
+    engine.script = says("one two three four five six seven", pause=0.002)
+    for i in range(times):
+        connection = open_request(api, stream=bool(i % 2))
+        if i % 3 == 0:
+            connection.recv(64)
+        connection.close()
+    eventually(lambda: engine.open == 0, "all requests ended")
+    assert api.get("/readyz").status_code == 200
+    api.post("/v1/chat", json={"prompt": "x"}).raise_for_status()
