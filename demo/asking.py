@@ -40,7 +40,9 @@ class Answer:
         return counts
 
 
-def ask(client: httpx.Client, body: Mapping[str, Any], show: Callable[[str], None] = lambda text: None) -> Answer:
+def ask(
+    client: httpx.Client, body: Mapping[str, Any], show: Callable[[str], None] = lambda text: None
+) -> Answer:
     """Send `body` (without its stream fields) and stream the answer; `show` gets each piece of text as it arrives.
 
     Raises `Refused`, or `httpx.TransportError` where the service is gone.

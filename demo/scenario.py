@@ -52,7 +52,9 @@ def steps() -> list[Step]:
 
 def request(step: Step, base_url: str, edge: int = PAGE_PX, max_tokens: int = 64) -> dict[str, Any]:
     """The body of the step's request; the pages are `edge` pixels wide and high."""
-    images = [{"type": "image_url", "image_url": {"url": url}} for url in page_urls(step.pages, base_url, edge)]
+    images = [
+        {"type": "image_url", "image_url": {"url": url}} for url in page_urls(step.pages, base_url, edge)
+    ]
     messages: list[dict[str, Any]] = []
     if step.system is not None:
         messages.append({"role": "system", "content": step.system})

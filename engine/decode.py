@@ -30,7 +30,7 @@ class Decoder:
             self.kv = self._pool.grow(self.kv, min(2 * self.kv.capacity, self._limit))
 
     def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Write rotated `key` and `value` [kv_heads, head_dim]; attend with `query` [heads, 1, head_dim] to all so far."""
+        """Write rotated `key` and `value` [kv_heads, head_dim]; attend with `query` [heads, 1, head_dim] to all."""
         self.kv.keys[layer, :, self.slot] = key
         self.kv.values[layer, :, self.slot] = value
         return LastRow(self.slot)(query, self.kv.keys[layer], self.kv.values[layer])

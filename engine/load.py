@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -19,7 +18,8 @@ from engine.heap import keep_large_blocks_apart
 from engine.kv import KVPool
 from engine.messages import CacheOptions
 from engine.prompt import ChatPrompt
-from engine.runtime import Defaults, Runtime
+from engine.runtime import Runtime
+from engine.settings import ModelSettings
 from store.entry import ImageKV
 from store.keys import ModelKey
 from store.tiered import TieredStore
@@ -28,22 +28,6 @@ log = logging.getLogger(__name__)
 
 FAMILIES = {qwen2_5_vl.ARCHITECTURE: qwen2_5_vl.Qwen25VL}
 WEIGHT_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSettings:
-    """Which checkpoint to serve and how. `path` is a folder or a hub name, `name` what requests call it (default: the
-    last part of `path`). `dtype` and `device` "auto" take what the checkpoint says and the best device there is."""
-
-    path: str
-    name: str | None = None
-    revision: str | None = None
-    dtype: str = "auto"
-    device: str = "auto"
-    threads: int | None = None
-    system: str | None = None
-    namespace: str = "default"
-    defaults: Defaults = field(default_factory=Defaults)
 
 
 def load_runtime(settings: ModelSettings, store: TieredStore[ImageKV], codec: str) -> Runtime:

@@ -53,8 +53,8 @@ class Prefill:
         work: Work,
     ) -> None:
         self.family, self.kv, self.layout, self.work = family, kv, layout, work
-        self._rows = PromptRows(family, layout, features)
-        self.prober = Prober(family, kv, self._rows, work)
+        self.prompt_rows = PromptRows(family, layout, features)
+        self.prober = Prober(family, kv, self.prompt_rows, work)
 
     def full(self) -> Prefilled:
         """Compute every row (policy `full`, and r = 1 of every other)."""
@@ -73,7 +73,7 @@ class Prefill:
 
     def restore(self, entries: Sequence[ImageKV], policy: Policy, ratio: float) -> Candidates:
         """Write all entries to their slots; what may be refreshed is all but the exact spans (r = 1 has none)."""
-        restore(self.kv, self.layout.spans, entries, self._rows.rope)
+        restore(self.kv, self.layout.spans, entries, self.prompt_rows.rope)
         exact = self.layout.exact if policy.keeps_exact and ratio < 1 else ()
         return candidates_of(self.layout, entries, exact, self.family.device)
 
@@ -88,15 +88,15 @@ class Prefill:
         layers = self.family.shape.layers
         counts = policy.counts(ratio, len(candidates), layers)
         slots = np.sort(np.concatenate((candidates.slots, self.layout.text_slots())))
-        is_candidate = self._rows.tensor(np.isin(slots, candidates.slots))
+        is_candidate = self.prompt_rows.tensor(np.isin(slots, candidates.slots))
         shrinking = ShrinkingPass(self.family, self.kv, policy, self.work)
-        shrunk = shrinking.run(self._rows.at(slots), is_candidate, counts)
+        shrunk = shrinking.run(self.prompt_rows.at(slots), is_candidate, counts)
         shares = shrunk.layers_computed.cpu().numpy() / layers
         return self._prefilled(self.family.logits(shrunk.hidden)[0], candidates, candidates.slots, shares)
 
     def rows(self, slots: Ints) -> Rows:
         """Rows of a pass over any ascending slots."""
-        return self._rows.at(slots)
+        return self.prompt_rows.at(slots)
 
     def _choose(self, candidates: Candidates, policy: SelectingPolicy, ratio: float) -> Ints:
         """Slots to refresh, ascending."""
@@ -113,7 +113,7 @@ class Prefill:
 
     def _pass(self, slots: Ints) -> torch.Tensor:
         """Run the rows at ascending `slots`; the last one gives the logits."""
-        rows = self._rows.at(slots)
+        rows = self.prompt_rows.at(slots)
         everything = len(slots) == self.layout.length
         attention = Causal(len(slots)) if everything else by_order(rows.slots, self.family.shape.group)
         hidden = run_rows(self.family, self.kv, rows, attention, self.work)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine.families.base import Family
 from engine.kv import KVPool
@@ -11,18 +10,10 @@ from engine.messages import CacheOptions, EngineInfo, ImageInput
 from engine.policies.base import Policy, budget
 from engine.policies.known import POLICIES, make_policy
 from engine.prompt import ChatPrompt
+from engine.settings import Defaults
 from store.entry import ImageKV
 from store.keys import ModelKey, VisualKey
 from store.tiered import TieredStore
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """What applies where a request says nothing; `options` where it names no policy of its own either."""
-
-    policy: str = "conduit"
-    refresh_ratio: float = 0.10
-    options: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,8 @@ class Sampler:
             ids, biases = zip(*sampling.logit_bias, strict=True)
             logits = logits.index_add(0, torch.tensor(ids), torch.tensor(biases, dtype=logits.dtype))
         if sampling.repetition_penalty != 1:
-            seen = torch.cat((self._prompt, self._counts.nonzero()[:, 0])).unique()
+            in_answer = self._counts.nonzero()[:, 0]
+            seen = torch.as_tensor(sorted({*self._prompt.tolist(), *in_answer.tolist()}))
             chosen = logits[seen]
             penalty = sampling.repetition_penalty
             logits = logits.index_copy(0, seen, torch.where(chosen > 0, chosen / penalty, chosen * penalty))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.settings import Limits
+
 
 @dataclass(frozen=True, slots=True)
 class PrefillPiece:
@@ -37,15 +39,6 @@ class Arrival:
     bytes: int
     priority: int = 0
     deadline: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Requests that may queue and that may hold KV at a time, and the bytes of KV that all of them may hold."""
-
-    waiting: int = 256
-    running: int = 8
-    bytes: int = 4 << 30
 
 
 class Scheduler:
@@ -77,7 +70,7 @@ class Scheduler:
 
     def fits(self, arrival: Arrival) -> bool:
         """Whether it could run at all, alone."""
-        return arrival.bytes <= self._limits.bytes
+        return self._has_room(arrival, 0)
 
     def arrive(self, arrival: Arrival) -> bool:
         """Queue a request; False if the queue is full and it was not taken."""
@@ -121,6 +114,9 @@ class Scheduler:
     def _round(self) -> DecodeRound:
         return DecodeRound(tuple(arrival.request for arrival in self._decoding))
 
+    def _has_room(self, arrival: Arrival, taken: int) -> bool:
+        return self._limits.bytes is None or taken + arrival.bytes <= self._limits.bytes
+
     def _running(self) -> Sequence[Arrival]:
         return self._decoding if self._prefilling is None else [*self._decoding, self._prefilling]
 
@@ -130,7 +126,7 @@ class Scheduler:
         first = min(
             self._waiting, key=lambda arrival: (arrival.priority, self._served.get(arrival.tenant, -1))
         )
-        if self.bytes + first.bytes > self._limits.bytes:
+        if not self._has_room(first, self.bytes):
             return None
         self._waiting.remove(first)
         self._turn += 1

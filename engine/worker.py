@@ -22,7 +22,8 @@ from engine.errors import (
 from engine.generation import Generation, Prepared, prepare
 from engine.messages import Accepted, EngineStatus, Event, Failed, GenerateRequest
 from engine.runtime import Runtime
-from engine.scheduler import Arrival, DecodeRound, Limits, PrefillPiece, Scheduler
+from engine.scheduler import Arrival, DecodeRound, PrefillPiece, Scheduler
+from engine.settings import Limits
 
 log = logging.getLogger(__name__)
 

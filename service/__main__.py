@@ -1,4 +1,5 @@
-"""The composition root: settings -> store -> worker -> app -> uvicorn. The only module that knows every layer."""
+"""The composition root: settings -> store -> worker -> app -> uvicorn. The only module that knows every
+layer."""
 
 from __future__ import annotations
 
@@ -10,17 +11,16 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from engine.client import EngineClient
 from engine.errors import EngineError
-from engine.load import ModelSettings, load_runtime
-from engine.runtime import Defaults, Runtime
-from engine.scheduler import Limits
+from engine.settings import Defaults, Limits, ModelSettings
 from engine.transport.inprocess import InProcessClient
-from engine.worker import Worker
+from engine.transport.process import ProcessClient
+from engine.transport.wire import Launch
 from service.app import create_app
 from service.logs import configure_logging
 from service.settings import Settings, SettingsError, load_settings
 from store.errors import StoreError
-from store.open import open_store
 from store.settings import StoreSettings
 
 log = logging.getLogger("conduit")
@@ -62,14 +62,27 @@ def store_settings(settings: Settings) -> StoreSettings:
     )
 
 
-def start_client(settings: Settings) -> InProcessClient:
-    """Load the model, open the store and start a worker in this process."""
-    stored = store_settings(settings)
-    store = open_store(stored)
-    runtime: Runtime = load_runtime(model_settings(settings), store, stored.codec)
-    worker = Worker(runtime, Limits(waiting=settings.max_queue))
-    worker.start()
-    return InProcessClient(worker, store, runtime.info())
+def start_client(settings: Settings) -> EngineClient:
+    """Load the model and open the store, in a supervised process or on a thread of this one."""
+    limits = Limits(settings.max_queue, settings.max_running, settings.kv_bytes)
+    launch = Launch(model_settings(settings), store_settings(settings), limits)
+    if settings.worker == "process":
+        client = ProcessClient([sys.executable, "-m", "service", "worker"], launch, settings.stall_after)
+        client.start()
+        return client
+    from engine.build import start_worker  # brings torch into this process
+
+    started = start_worker(launch.model, launch.store, launch.limits)
+    return InProcessClient(started.worker, started.store, started.info)
+
+
+def run_worker(descriptor: int) -> int:
+    """The other end of `ProcessClient`: this program again, as the worker."""
+    from engine.transport.child import serve_parent
+
+    settings = load_settings(os.environ)
+    configure_logging(settings.log_level, settings.log_format)
+    return serve_parent(descriptor)
 
 
 def build_app(settings: Settings) -> FastAPI:
@@ -81,6 +94,8 @@ def build_app(settings: Settings) -> FastAPI:
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["worker"]:
+        return run_worker(int(sys.argv[2]))
     try:
         settings = load_settings(os.environ)
         configure_logging(settings.log_level, settings.log_format)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.messages import Finished, ImageReport, KvReport, Timings, Usage
+from engine.messages import Finished, ImageReport, KvReport, TextDelta, Timings, TokenLogprob, Usage
 
 _KEY_PREFIX: Final = 16
 """Hex digits of a key that a user sees: enough to tell his images apart, not the whole name of an entry."""
@@ -20,12 +20,17 @@ class AnswerFrame:
     model: str
     created: int
 
-    def completion(self, text: str, end: Finished) -> dict[str, Any]:
+    def completion(self, text: str, logprobs: Sequence[TokenLogprob], end: Finished) -> dict[str, Any]:
         """The whole answer as one JSON body."""
-        message = {"role": "assistant", "content": text, "refusal": None}
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": text, "refusal": None},
+            "logprobs": _logprobs_body(logprobs),
+            "finish_reason": end.reason,
+        }
         return {
             **self._head("chat.completion"),
-            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": end.reason}],
+            "choices": [choice],
             "usage": usage_body(end.usage),
             "kv_report": report_body(end.report, end.timings),
         }
@@ -33,18 +38,20 @@ class AnswerFrame:
     def opening(self) -> dict[str, Any]:
         return self._chunk({"role": "assistant", "content": "", "refusal": None})
 
-    def delta(self, text: str) -> dict[str, Any]:
-        return self._chunk({"content": text})
+    def delta(self, piece: TextDelta) -> dict[str, Any]:
+        return self._chunk({"content": piece.text}, logprobs=piece.logprobs)
 
     def closing(self, end: Finished) -> dict[str, Any]:
         """The chunk with the reason of the end, which carries the report."""
-        return {**self._chunk({}, end.reason), "kv_report": report_body(end.report, end.timings)}
+        return {**self._chunk({}, reason=end.reason), "kv_report": report_body(end.report, end.timings)}
 
     def usage(self, usage: Usage) -> dict[str, Any]:
         return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_body(usage)}
 
-    def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+    def _chunk(
+        self, delta: dict[str, Any], logprobs: Sequence[TokenLogprob] = (), reason: str | None = None
+    ) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "logprobs": _logprobs_body(logprobs), "finish_reason": reason}
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
     def _head(self, kind: str) -> dict[str, Any]:
@@ -115,6 +122,20 @@ def _image_body(image: ImageReport) -> dict[str, Any]:
         "refreshed": image.refreshed,
         "exact": image.exact,
     }
+
+
+def _logprobs_body(tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    if not tokens:
+        return None
+    content = [
+        {**_token_body(token.token, token.logprob), "top_logprobs": [_token_body(*top) for top in token.top]}
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _token_body(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
 
 def _ms(seconds: float) -> float:

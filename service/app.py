@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -20,7 +21,8 @@ from service.errors import ServiceError, error_body, error_kind
 from service.images.addresses import HostPolicy, Resolver, SystemResolver
 from service.images.decode import Decoder
 from service.images.fetch import Fetcher
-from service.images.loader import ImageLoader
+from service.images.loader import ImageLoader, LoadLimits
+from service.images.url_index import UrlIndex
 from service.metrics import Metrics
 from service.middleware import Gatekeeper
 from service.openapi import openapi_of
@@ -32,6 +34,7 @@ from service.tenancy import KeyRing
 from service.validation import query_error
 from service.version import VERSION
 
+_DRAIN_POLL: Final = 0.05
 _DESCRIPTION: Final = "Questions about images, answered from a persistent store of their key/value tensors."
 
 
@@ -57,11 +60,12 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        closing = asyncio.create_task(_close_when_draining(services))
         try:
             yield
         finally:
             services.admission.draining = True
-            await client.close(settings.drain_timeout)
+            await closing
             decoder.close()
             names.close()
 
@@ -84,12 +88,26 @@ def create_app(
     return app
 
 
+async def _close_when_draining(services: Services) -> None:
+    """Have the engine end what runs while its clients are still connected, so that a stream which does not make it
+    ends with an error event and not in the middle."""
+    # The flag is set in a signal handler, from where nothing in a loop can be woken safely.
+    while not services.admission.draining:
+        await asyncio.sleep(_DRAIN_POLL)
+    await services.client.close(services.settings.drain_timeout)
+
+
 def _image_loader(settings: Settings, resolver: Resolver, decoder: Decoder, metrics: Metrics) -> ImageLoader:
     hosts = HostPolicy(settings.allowed_hosts, settings.allowed_private_hosts, resolver)
-    fetcher = Fetcher(hosts, settings.max_image_bytes, settings.fetch_timeout, httpcore.default_ssl_context())
-    return ImageLoader(
-        fetcher, decoder, metrics, max_bytes=settings.max_image_bytes, max_pixels=settings.max_request_pixels
+    fetcher = Fetcher(
+        hosts,
+        settings.max_image_bytes,
+        settings.fetch_timeout,
+        httpcore.default_ssl_context(),
+        settings.fetch_concurrency,
     )
+    limits = LoadLimits(settings.max_image_bytes, settings.max_request_pixels)
+    return ImageLoader(fetcher, decoder, UrlIndex(settings.url_cache_bytes), metrics, limits)
 
 
 def _public_paths(settings: Settings) -> frozenset[str]:

@@ -55,8 +55,10 @@ ERROR_TABLE: Final[Mapping[str, ErrorKind]] = {
     "context_length_exceeded": _INVALID,
     "unknown_policy": _INVALID,
     "invalid_refresh_ratio": _INVALID,
+    "kv_too_large": _INVALID,
     "aborted": ErrorKind(499, "invalid_request_error"),
     "engine_stopped": ErrorKind(503, "server_error"),
+    "unsupported_model": ErrorKind(503, "server_error"),
     "internal_error": _SERVER,
     # load and time
     "queue_full": ErrorKind(429, "rate_limit_error"),

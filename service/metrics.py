@@ -56,6 +56,7 @@ class Metrics:
         self.decode = histogram(
             "image_decode_seconds", "Waiting for a thread and decoding one image.", _IMAGE_WORK
         )
+        self.not_modified = counter("image_not_modified", "Known URLs whose host said they are unchanged.")
         self.image_failures = counter("image_failures", "Images refused, by error code.", "reason")
         self.lookups = counter("image_lookups", "Images looked up in the store, by outcome.", "outcome")
         self.hits = counter("image_hits", "Images found in the store, by tier.", "tier")
@@ -86,6 +87,9 @@ class Metrics:
 
     def image_fetched(self, seconds: float) -> None:
         self.fetch.observe(seconds)
+
+    def image_not_modified(self) -> None:
+        self.not_modified.inc()
 
     def image_decoded(self, seconds: float) -> None:
         self.decode.observe(seconds)

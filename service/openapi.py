@@ -1,4 +1,5 @@
-"""The parts of the OpenAPI document that FastAPI cannot derive: bodies read by ourselves, examples, errors."""
+"""The parts of the OpenAPI document that FastAPI cannot derive: bodies read by ourselves, examples,
+errors."""
 
 from __future__ import annotations
 

@@ -100,6 +100,7 @@ class Settings(BaseModel):
     fetch_timeout: Positive = 10.0
     fetch_concurrency: Annotated[int, Field(ge=1)] = 16
     decode_threads: Annotated[int, Field(ge=1)] = 2
+    url_cache_bytes: ByteSize = ByteSize(256 * MIB)
     allowed_hosts: Names = ()
     allowed_private_hosts: Names = ()
 
@@ -121,6 +122,9 @@ class Settings(BaseModel):
     policy_preset: str | None = None
     refresh_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
     max_queue: Annotated[int, Field(ge=1)] = 64
+    max_running: Annotated[int, Field(ge=1)] = 8
+    kv_bytes: Annotated[ByteSize, Field(ge=1)] | None = None
+    worker: Literal["process", "thread"] = "process"
 
     # the store
     store_path: Path = Path("conduit-store")

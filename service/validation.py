@@ -29,6 +29,7 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "dict_type": "an object",
     "model_type": "an object",
     "model_attributes_type": "an object",
+    "string_pattern_mismatch": "the number of a token",
 }
 _BOUNDS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "greater_than": lambda ctx: f"greater than {ctx['gt']}",
@@ -93,7 +94,7 @@ def query_error(error: RequestValidationError) -> RequestError:
 
 def _translate(fault: ErrorDetails) -> RequestError:
     kind, context = fault["type"], fault.get("ctx", {})
-    place = [part for part in fault["loc"] if not str(part).startswith("@")]
+    place = [part for part in fault["loc"] if not str(part).startswith("@") and part != "[key]"]
     path = _path(place)
     if kind == "json_invalid":
         return RequestError("invalid_json", "The body is not valid JSON.")

@@ -155,7 +155,9 @@ def make_policy(name: str, options: Mapping[str, object]) -> AnyPolicy:
     for option in options:
         if option not in known:
             listed = ", ".join(known) or "none"
-            raise UnknownPolicy(f"cache.options: policy {name!r} has no option {option!r}; known are {listed}")
+            raise UnknownPolicy(
+                f"cache.options: policy {name!r} has no option {option!r}; known are {listed}"
+            )
     return kind(**options)
 
 

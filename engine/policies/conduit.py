@@ -117,7 +117,9 @@ def image_coefficients(scores: torch.Tensor, image: torch.Tensor, weight: float)
     """
     images = int(image.max()) + 1
     counts = torch.bincount(image, minlength=images)
-    sums = torch.zeros(images, dtype=scores.dtype, device=scores.device).index_add_(0, image, scores.clamp(min=0))
+    sums = torch.zeros(images, dtype=scores.dtype, device=scores.device).index_add_(
+        0, image, scores.clamp(min=0)
+    )
     means = sums / counts.clamp(min=1)
     overall = means[counts > 0].mean().clamp(min=MEAN_FLOOR)
     return (1 - weight) + weight * means / overall
@@ -138,4 +140,3 @@ def favour_each_image(scores: torch.Tensor, image: torch.Tensor, tokens: int) ->
     first = place < tokens
     rank = torch.where(first, place * len(scores) + overall, (tokens + 1) * len(scores) + overall)
     return -rank
-

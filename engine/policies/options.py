@@ -37,7 +37,9 @@ def whole_list(policy: str, option: str, value: object, words: tuple[str, ...]) 
     parts = value.split(",") if isinstance(value, str) else []
     numbers = tuple(int(part) for part in parts if part.strip().isascii() and part.strip().isdigit())
     if not numbers or len(numbers) != len(parts) or list(numbers) != sorted(set(numbers)):
-        _refuse(policy, option, value, "known are " + ", ".join(words) + ", or ascending layers such as 3,5,8")
+        _refuse(
+            policy, option, value, "known are " + ", ".join(words) + ", or ascending layers such as 3,5,8"
+        )
     return numbers
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from engine.client import CacheAdmin
 from engine.messages import EngineInfo, EngineStatus, Event, Failed, Finished, GenerateRequest
+from engine.transport.streams import Streams
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, StoreStats
 
 
@@ -37,6 +38,7 @@ class InProcessClient:
         self._store = store
         self._info = info
         self._cache = ThreadedCacheAdmin(store)
+        self._streams = Streams()
 
     @property
     def info(self) -> EngineInfo:
@@ -50,16 +52,16 @@ class InProcessClient:
         return self._worker.status()
 
     async def submit(self, request: GenerateRequest) -> AsyncIterator[Event]:
-        loop = asyncio.get_running_loop()
-        events: asyncio.Queue[Event] = asyncio.Queue()
-        self._worker.submit(request, lambda event: _hand_over(loop, events, event))
+        events = self._streams.open(request.id)
         ended = False
         try:
+            self._worker.submit(request, self._streams.hand_over)
             while not ended:
                 event = await events.get()
                 ended = isinstance(event, Finished | Failed)
                 yield event
         finally:
+            self._streams.close(request.id)
             # Closed early, by a client that went away: no abort after a normal end.
             if not ended:
                 self._worker.abort(request.id)
@@ -67,12 +69,6 @@ class InProcessClient:
     async def close(self, drain_seconds: float) -> None:
         await asyncio.to_thread(self._worker.stop, drain_seconds)
         await asyncio.to_thread(self._store.close)
-
-
-def _hand_over(loop: asyncio.AbstractEventLoop, events: asyncio.Queue[Event], event: Event) -> None:
-    """From the worker's thread into the loop. A loop that is closed has nobody left to tell."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(events.put_nowait, event)
 
 
 class ThreadedCacheAdmin:

@@ -13,6 +13,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import httpcore
 import httpx
@@ -35,8 +36,10 @@ _HEADERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Validators:
-    """What a host said a copy is recognised by."""
+    """What a host said a copy is recognised by, and the URL it said so of (after redirects): another URL may
+    use the same marks for something else."""
 
+    url: str = ""
     etag: str | None = None
     last_modified: str | None = None
 
@@ -46,26 +49,36 @@ class Validators:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """`data` is None if the host says that the copy which the validators describe is still right."""
+    """`data` is None if the host says that the copy which the validators describe is still right. Empty
+    validators: the body may not be kept, or could not be recognised again."""
 
     data: bytes | None
     validators: Validators
 
 
 class Fetcher:
-    """`timeout` is in seconds and covers everything from the name look-up to the last byte."""
+    """`timeout` is in seconds and covers everything from the name look-up to the last byte. At most `at_once`
+    downloads run, and of one host a quarter of that: a host that hangs must not take all places."""
 
-    def __init__(self, hosts: HostPolicy, max_bytes: int, timeout: float, tls: ssl.SSLContext) -> None:
+    def __init__(
+        self, hosts: HostPolicy, max_bytes: int, timeout: float, tls: ssl.SSLContext, at_once: int = 16
+    ) -> None:
         self._hosts = hosts
+        self._places = asyncio.Semaphore(at_once)
+        self._places_per_host = max(1, at_once // 4)
+        # A host's semaphore lives as long as somebody uses it.
+        self._host_places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._max_bytes = max_bytes
         self._timeout = timeout
         self._tls = tls
 
     async def fetch(self, url: str, known: Validators = Validators()) -> Fetched:
         """The body behind `url`. Raises `ImageError`; no text of it repeats the URL."""
+        parsed = _parse(url)
+        places = self._host_places.setdefault(parsed.host, asyncio.Semaphore(self._places_per_host))
         try:
-            async with asyncio.timeout(self._timeout):
-                return await self._follow(_parse(url), known)
+            async with places, self._places, asyncio.timeout(self._timeout):
+                return await self._follow(parsed, known)
         except TimeoutError:
             raise ImageError(
                 "image_fetch_timeout", f"its host took longer than {self._timeout:g} s."
@@ -73,9 +86,10 @@ class Fetcher:
 
     async def _follow(self, url: httpx.URL, known: Validators) -> Fetched:
         for _ in range(MAX_REDIRECTS + 1):
-            async with self._get(url, known) as response:
+            conditions = known if known.url == str(url) else Validators()
+            async with self._get(url, conditions) as response:
                 if response.status not in _REDIRECTS:
-                    return await self._read(response, known)
+                    return await self._read(response, url, conditions)
                 location = _header(response, b"location")
             if location is None:
                 raise ImageError("image_fetch_failed", "its host redirects to nowhere.")
@@ -100,7 +114,7 @@ class Fetcher:
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException):
             raise ImageError("image_fetch_failed", "the connection to its host failed.") from None
 
-    async def _read(self, response: httpcore.Response, known: Validators) -> Fetched:
+    async def _read(self, response: httpcore.Response, url: httpx.URL, known: Validators) -> Fetched:
         if response.status == 304 and known:
             return Fetched(None, known)
         if response.status != 200:
@@ -115,8 +129,7 @@ class Fetcher:
             body += chunk
             if len(body) > self._max_bytes:
                 raise self._too_large()
-        validators = Validators(_header(response, b"etag"), _header(response, b"last-modified"))
-        return Fetched(bytes(body), validators)
+        return Fetched(bytes(body), _validators(response, url))
 
     def _too_large(self) -> ImageError:
         return ImageError("image_too_large", f"it is larger than {self._max_bytes} bytes.")
@@ -161,6 +174,12 @@ def _parse(text: str, base: httpx.URL | None = None) -> httpx.URL:
     if not url.host or any(c in url.host for c in "\\%@/") or "\\" in text:
         raise ImageError("image_url_blocked", "the host in its URL is not a plain host.")
     return url
+
+
+def _validators(response: httpcore.Response, url: httpx.URL) -> Validators:
+    if "no-store" in (_header(response, b"cache-control") or "").lower():
+        return Validators()
+    return Validators(str(url), _header(response, b"etag"), _header(response, b"last-modified"))
 
 
 def _conditions(known: Validators) -> list[tuple[str, str]]:

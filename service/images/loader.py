@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from engine.messages import ImageInput
@@ -12,7 +13,8 @@ from service.conversation import ImageReference, PlacedImage
 from service.errors import ImageError
 from service.images.data_url import decode_base64, decode_data_url
 from service.images.decode import Decoder
-from service.images.fetch import Fetcher
+from service.images.fetch import Fetcher, Validators
+from service.images.url_index import KnownImage, UrlIndex
 
 _AT_ONCE: Final = 4
 """Images of one request in work at the same time: more would let one request hold many decoded pictures at
@@ -24,34 +26,45 @@ class ImageObserver(Protocol):
 
     def image_fetched(self, seconds: float) -> None: ...
 
+    def image_not_modified(self) -> None: ...
+
     def image_decoded(self, seconds: float) -> None: ...
 
     def image_failed(self, code: str) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class LoadLimits:
+    """Bytes of one image as sent, pixels of all images of one request."""
+
+    image_bytes: int
+    request_pixels: int
+
+
 class ImageLoader:
-    """`max_pixels` bounds the sum over one request."""
+    """What loads the images of all requests; `limits` are those of one request."""
 
     def __init__(
-        self, fetcher: Fetcher, decoder: Decoder, observer: ImageObserver, *, max_bytes: int, max_pixels: int
+        self, fetcher: Fetcher, decoder: Decoder, index: UrlIndex, observer: ImageObserver, limits: LoadLimits
     ) -> None:
         self._fetcher = fetcher
         self._decoder = decoder
+        self._index = index
         self._observer = observer
-        self._max_bytes = max_bytes
-        self._max_pixels = max_pixels
+        self._max_bytes = limits.image_bytes
+        self._max_pixels = limits.request_pixels
 
-    async def load(self, places: Sequence[PlacedImage]) -> tuple[ImageInput, ...]:
+    async def load(self, places: Sequence[PlacedImage], tenant: str) -> tuple[ImageInput, ...]:
         """One input a place; places with the same reference share it. The first failure is raised, as an
         `ImageError` that names its place, and ends the work on the others."""
-        slots, budget = asyncio.Semaphore(_AT_ONCE), _PixelBudget(self._max_pixels)
+        request = _Request(tenant, asyncio.Semaphore(_AT_ONCE), self._max_pixels)
         tasks: dict[ImageReference, asyncio.Task[ImageInput]] = {}
         failure: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 for number, place in enumerate(places, start=1):
                     if place.reference not in tasks:
-                        work = self._load_one(place, number, slots, budget)
+                        work = self._load_one(request, place, number)
                         tasks[place.reference] = group.create_task(work)
         except* ImageError as failures:
             failure = failures.exceptions[0]
@@ -59,31 +72,40 @@ class ImageLoader:
             raise failure
         return tuple(tasks[place.reference].result() for place in places)
 
-    async def _load_one(
-        self, place: PlacedImage, number: int, slots: asyncio.Semaphore, budget: _PixelBudget
-    ) -> ImageInput:
+    async def _load_one(self, request: _Request, place: PlacedImage, number: int) -> ImageInput:
         try:
-            async with slots:
-                image = await self._read(place.reference)
-                budget.take(image)
+            async with request.slots:
+                image = await self._read(place.reference, request.tenant)
+                request.count(image)
                 return image
         except ImageError as error:
             self._observer.image_failed(error.code)
             raise error.at(number, place.param) from None
 
-    async def _read(self, reference: ImageReference) -> ImageInput:
+    async def _read(self, reference: ImageReference, tenant: str) -> ImageInput:
         text = reference.text.strip()
         head = text[:8].lower()
         if reference.inline:
             return await self._decode(lambda: decode_base64(text.encode(), self._max_bytes))
         if head.startswith("data:"):
             return await self._decode(lambda: decode_data_url(text, self._max_bytes))
-        if not head.startswith(("http://", "https://")):
-            raise ImageError("invalid_image_url", "it is neither an http(s) URL nor a data URL.")
+        if head.startswith(("http://", "https://")):
+            return await self._fetch(text, tenant)
+        raise ImageError("invalid_image_url", "it is neither an http(s) URL nor a data URL.")
+
+    async def _fetch(self, url: str, tenant: str) -> ImageInput:
+        known = self._index.get(tenant, url)
         started = time.monotonic()
-        data = (await self._fetcher.fetch(text)).data or b""
+        fetched = await self._fetcher.fetch(url, known.validators if known else Validators())
         self._observer.image_fetched(time.monotonic() - started)
-        return await self._decode(lambda: data)
+        data = fetched.data
+        if data is None:
+            assert known is not None  # the fetcher says so only of what it was told is known
+            self._observer.image_not_modified()
+            return known.image
+        image = await self._decode(lambda: data)
+        self._index.put(tenant, url, KnownImage(fetched.validators, image))
+        return image
 
     async def _decode(self, content: Callable[[], bytes]) -> ImageInput:
         started = time.monotonic()
@@ -92,16 +114,18 @@ class ImageLoader:
         return image
 
 
-class _PixelBudget:
-    """What the pictures of one request may add up to."""
+class _Request:
+    """What the images of one request have in common."""
 
-    def __init__(self, pixels: int) -> None:
+    def __init__(self, tenant: str, slots: asyncio.Semaphore, pixels: int) -> None:
+        self.tenant = tenant
+        self.slots = slots
         self._limit = pixels
         self._left = pixels
 
-    def take(self, image: ImageInput) -> None:
+    def count(self, image: ImageInput) -> None:
+        """Raises `ImageError` when the request's pictures add up to too much."""
         self._left -= image.width * image.height
         if self._left < 0:
-            raise ImageError(
-                "image_too_large", f"with it the request has more than {self._limit} pixels in all."
-            )
+            message = f"with it the request has more than {self._limit} pixels in all."
+            raise ImageError("image_too_large", message)

@@ -9,7 +9,7 @@ import pytest
 from demo.pages import MAX_PAGES, Page
 from demo.questions import KINDS, ORDINALS, SEVERAL_PAGES, Example, Message, make_example, vocabulary
 
-WORDS = "zero one two three four five six seven".split()
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven"]
 MASKS = {"ruby": 1, "onyx": 3, "jade": 5, "opal": 6, "topaz": 7}
 
 

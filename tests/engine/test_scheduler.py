@@ -6,9 +6,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.scheduler import Arrival, DecodeRound, Limits, PrefillPiece, Scheduler
+from engine.scheduler import Arrival, DecodeRound, PrefillPiece, Scheduler
+from engine.settings import Limits
 
-LIMITS = Limits(waiting=4, running=3, bytes=10)
+BYTES = 10
+LIMITS = Limits(waiting=4, running=3, bytes=BYTES)
 
 
 def arrival(
@@ -140,7 +142,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         scheduler = self.scheduler
         assert scheduler.waiting + scheduler.running == len(self.alive)
         assert scheduler.running == len(self.started) <= LIMITS.running
-        assert scheduler.bytes == sum(self.alive[name].bytes for name in self.started) <= LIMITS.bytes
+        assert scheduler.bytes == sum(self.alive[name].bytes for name in self.started) <= BYTES
 
 
 TestScheduler = SchedulerMachine.TestCase

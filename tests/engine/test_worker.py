@@ -13,7 +13,7 @@ import pytest
 
 from engine.errors import ContextLengthExceeded
 from engine.generation import answer_budget
-from engine.load import ModelSettings, load_runtime
+from engine.load import load_runtime
 from engine.messages import (
     Accepted,
     CacheOptions,
@@ -27,7 +27,7 @@ from engine.messages import (
     TextDelta,
 )
 from engine.runtime import Runtime
-from engine.scheduler import Limits
+from engine.settings import Limits, ModelSettings
 from engine.worker import Worker
 from store.keys import pixel_digest
 from store.open import open_store
@@ -296,8 +296,8 @@ def test_end_of_answer_as_the_first_token(
 
 
 def test_answers_longer_than_the_first_buffer(client: Client) -> None:
-    _, end = client.answer(ask("long", sampling=Sampling(max_tokens=700)))
-    assert end.usage.completion_tokens == 700
+    _, end = client.answer(ask("long", sampling=Sampling(max_tokens=450)))
+    assert end.usage.completion_tokens == 450
 
 
 def test_concurrent_requests_answer_as_alone(client: Client) -> None:

@@ -20,7 +20,7 @@ def shared() -> Iterator[tuple[FakeEngine, httpx.Client]]:
     """One service for all tests that do not mind: starting one takes longer than most tests."""
     engine = FakeEngine()
     app = create_app(Settings(**DEFAULTS), engine)
-    with serving(app) as url, httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
+    with serving(app) as served, httpx.Client(base_url=served.url, timeout=30, trust_env=False) as client:
         yield engine, client
 
 
@@ -51,7 +51,7 @@ def start(engine: FakeEngine, request: pytest.FixtureRequest) -> Iterator[Start]
 
         def begin(resolver: Any = None, **settings: Any) -> httpx.Client:
             app = create_app(Settings(**{**DEFAULTS, **settings}), engine, resolver=resolver)
-            url = stack.enter_context(serving(app))
+            url = stack.enter_context(serving(app)).url
             return stack.enter_context(httpx.Client(base_url=url, timeout=30, trust_env=False))
 
         yield begin

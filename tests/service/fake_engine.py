@@ -17,6 +17,7 @@ from engine.messages import (
     Failed,
     Finished,
     GenerateRequest,
+    ImageOutcome,
     ImageReport,
     KvReport,
     TextDelta,
@@ -71,7 +72,7 @@ def finished(request: GenerateRequest, words: int, seen: Sequence[bytes] = ()) -
 
 
 def _image_report(digest: bytes, hit: bool, bypass: bool) -> ImageReport:
-    outcome = "bypass" if bypass else "hit" if hit else "miss"
+    outcome: ImageOutcome = "bypass" if bypass else "hit" if hit else "miss"
     return ImageReport(
         key=digest.hex(),
         outcome=outcome,
@@ -123,6 +124,7 @@ class FakeEngine:
         self.open = 0
         self.aborted = 0
         self.closed = False
+        self.stopping = asyncio.Event()
         self.state = EngineStatus(ready=True, reasons=(), progress_seconds=0.0, waiting=0, running=0)
 
     def status(self) -> EngineStatus:
@@ -135,7 +137,10 @@ class FakeEngine:
         try:
             for step in self._steps(request):
                 if isinstance(step, float | int):
-                    await asyncio.sleep(step)
+                    if await self._stopped_during(step):
+                        ended = True
+                        yield Failed(request.id, "engine_stopped", "The service is shutting down.")
+                        return
                 elif isinstance(step, Exception):
                     raise step
                 else:
@@ -154,7 +159,19 @@ class FakeEngine:
             for step in self.script(request)
         ]
 
+    async def _stopped_during(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self.stopping.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
     async def close(self, drain_seconds: float) -> None:
+        """End what still runs after `drain_seconds`."""
+        end = asyncio.get_running_loop().time() + drain_seconds
+        while self.open and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.01)
+        self.stopping.set()
         self.closed = True
 
 

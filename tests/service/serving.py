@@ -25,16 +25,22 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
+@dataclass
+class Served:
+    url: str
+    server: uvicorn.Server
+
+
 @contextlib.contextmanager
-def serving(app: FastAPI) -> Iterator[str]:
-    """`app` under uvicorn in a thread; yields its base URL."""
+def serving(app: FastAPI) -> Iterator[Served]:
+    """`app` under uvicorn in a thread."""
     config = uvicorn.Config(
         app,
         host="127.0.0.1",
         port=0,
         log_config=None,
         access_log=False,
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=10,
         loop="asyncio",
     )
     server = uvicorn.Server(config)
@@ -43,7 +49,7 @@ def serving(app: FastAPI) -> Iterator[str]:
     try:
         eventually(lambda: server.started or not thread.is_alive(), "the server starts")
         port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
+        yield Served(f"http://127.0.0.1:{port}", server)
     finally:
         server.should_exit = True
         thread.join(PATIENCE)
@@ -77,8 +83,11 @@ class Host:
 
     def hangs(self, path: str) -> str:
         """A URL that accepts the request and never answers."""
-        self.routes[path] = lambda connection, head: self.stopping.wait(PATIENCE) and None
-        return self.url(path)
+
+        def wait(connection: socket.socket, head: str) -> None:
+            self.stopping.wait(PATIENCE)
+
+        return self.serves(path, wait)
 
     def serves(self, path: str, answer: Answer | bytes) -> str:
         self.routes[path] = http(answer) if isinstance(answer, bytes) else answer

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import ExitStack
 
 import httpx
 import pytest
 
+from engine.messages import TextDelta
 from service.admission import Admission
+from service.app import create_app
 from service.errors import UnavailableError
 from service.settings import Settings
 from tests.service.conftest import Start
-from tests.service.fake_engine import FakeEngine
-from tests.service.serving import eventually
+from tests.service.fake_engine import FakeEngine, accepted, says
+from tests.service.serving import eventually, serving
 from tests.service.test_chat_refusals import refused
+from tests.service.test_disconnect import open_request
 
 
 def refusal(admission: Admission, tenant: str = "a") -> UnavailableError:
@@ -59,7 +61,8 @@ def test_rate_is_a_bucket_that_fills_evenly() -> None:
     for _ in range(6):
         ask()
     error = refusal(admission)
-    assert (error.code, error.retry_after) == ("rate_limited", pytest.approx(10))
+    assert error.code == "rate_limited"
+    assert error.retry_after == pytest.approx(10)
     ask("b")
     now[0] = 10.0
     ask()
@@ -73,33 +76,58 @@ def test_rate_is_a_bucket_that_fills_evenly() -> None:
 def test_f15_flood_is_refused_with_retry_after(start: Start, engine: FakeEngine) -> None:
     api = start(max_concurrent=4)
     engine.script = lambda request: [3600.0]
-    statuses: list[httpx.Response] = []
-
-    def ask() -> None:
-        with httpx.Client(base_url=api.base_url, timeout=2, trust_env=False) as client:
-            try:
-                statuses.append(client.post("/v1/chat", json={"prompt": "x"}))
-            except httpx.ReadTimeout:
-                return
-
-    threads = [threading.Thread(target=ask) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    eventually(lambda: len(statuses) == 16, "all but four are refused while four are worked on")
-    for response in statuses:
-        refused(response, 429, "queue_full")
-        assert int(response.headers["retry-after"]) >= 1
-    assert engine.open == 4
-    assert api.get("/readyz").status_code == 503
-    assert api.get("/livez").status_code == 200
-    for thread in threads:
-        thread.join()
+    with ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(open_request(api))
+        eventually(lambda: engine.open == 4, "four are worked on")
+        for _ in range(16):
+            response = api.post("/v1/chat", json={"prompt": "x"})
+            refused(response, 429, "queue_full")
+            assert int(response.headers["retry-after"]) >= 1
+        assert len(engine.requests) == 4
+        assert api.get("/readyz").status_code == 503
+        assert api.get("/livez").status_code == 200
     eventually(lambda: engine.open == 0, "the four end with their clients")
+    assert api.get("/readyz").status_code == 200
 
 
-def test_draining_refuses_new_requests_only(start: Start) -> None:
+def test_draining_refuses_new_requests_only() -> None:
     admission = Admission(Settings())
     with admission.admit("a"):
         admission.draining = True
         assert refusal(admission).code == "draining"
         assert admission.running == 1
+
+
+def _stop_in_mid_stream(engine: FakeEngine, drain: float) -> str:
+    """The text of a stream that runs while the service is told to stop."""
+    app = create_app(Settings(drain_timeout=drain), engine)
+    asked = {"prompt": "x", "stream": True}
+    with (
+        serving(app) as served,
+        httpx.Client(base_url=served.url, timeout=30, trust_env=False) as api,
+        api.stream("POST", "/v1/chat", json=asked) as stream,
+    ):
+        pieces = stream.iter_text()
+        text = next(pieces)
+        app.state.services.admission.draining = True
+        refused(api.post("/v1/chat", json=asked), 503, "draining")
+        assert "draining" in api.get("/readyz").json()["reasons"]
+        assert api.get("/livez").status_code == 200
+        served.server.should_exit = True
+        return text + "".join(pieces)
+
+
+def test_running_streams_end_well_when_the_service_stops(engine: FakeEngine) -> None:
+    engine.script = says("one two three four", pause=0.1)
+    text = _stop_in_mid_stream(engine, drain=20.0)
+    assert '" four"' in text and text.endswith("data: [DONE]\n\n")
+    assert "error" not in text
+    assert (engine.closed, engine.open, engine.aborted) == (True, 0, 0)
+
+
+def test_streams_that_do_not_make_it_end_with_an_error_event(engine: FakeEngine) -> None:
+    engine.script = lambda request: [accepted(request), TextDelta(request.id, "one"), 3600.0]
+    text = _stop_in_mid_stream(engine, drain=0.2)
+    assert '"code":"engine_stopped"' in text and text.endswith("data: [DONE]\n\n")
+    assert (engine.closed, engine.open) == (True, 0)

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.messages import Failed, ImagePart, TextDelta, TextPart
+from engine.messages import Failed, ImagePart, TextDelta, TextPart, TokenLogprob
 from tests.service.fake_engine import FakeEngine, accepted, fails, finished
 from tests.service.pictures import data_url, plain
 from tests.service.serving import eventually
@@ -272,3 +272,44 @@ def test_engine_failures_map_to_statuses(
     response = api.post("/v1/chat", json=ask(RED))
     assert (response.status_code, response.json()["error"]["code"]) == (status, code)
     assert ("retry-after" in response.headers) == (status in (429, 503))
+
+
+def test_filters_penalties_and_bias_reach_the_engine(api: httpx.Client, engine: FakeEngine) -> None:
+    asked = {
+        "top_k": 5,
+        "min_p": 0.1,
+        "repetition_penalty": 1.2,
+        "presence_penalty": -1,
+        "frequency_penalty": 0.5,
+    }
+    api.post("/v1/chat", json=ask(RED, **asked, logit_bias={"17": -100})).raise_for_status()
+    api.post("/v1/chat", json=ask(RED, top_k=-1)).raise_for_status()
+    sampling = engine.requests[0].sampling
+    assert {name: getattr(sampling, name) for name in asked} == asked
+    assert sampling.logit_bias == ((17, -100.0),)
+    assert engine.requests[1].sampling.top_k == 0
+
+
+def test_logprobs_have_openai_shape(api: httpx.Client, engine: FakeEngine) -> None:
+    tokens = (TokenLogprob("é", -0.5, (("é", -0.5), ("e", -1.0))), TokenLogprob("!", -0.1))
+    engine.script = lambda request: [
+        accepted(request),
+        TextDelta(request.id, "é", tokens[:1]),
+        TextDelta(request.id, "!", tokens[1:]),
+        finished(request, 2),
+    ]
+    body = api.post("/v1/chat", json=ask(RED, logprobs=True, top_logprobs=2)).raise_for_status().json()
+    first, second = body["choices"][0]["logprobs"]["content"]
+    assert (first["token"], first["logprob"], first["bytes"]) == ("é", -0.5, [0xC3, 0xA9])
+    assert [top["token"] for top in first["top_logprobs"]] == ["é", "e"]
+    assert second["top_logprobs"] == []
+    *chunks, _ = events(api.post("/v1/chat", json=ask(RED, logprobs=True, stream=True)))
+    streamed = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    assert [item["content"][0]["token"] for item in streamed if item] == ["é", "!"]
+    assert [request.sampling.logprobs for request in engine.requests] == [2, 0]
+
+
+def test_engine_is_told_how_long_it_has(start: Any, engine: FakeEngine) -> None:
+    start(request_timeout=100.0).post("/v1/chat", json=ask(RED)).raise_for_status()
+    given = engine.requests[0].timeout_seconds
+    assert given is not None and 0 < given <= 100

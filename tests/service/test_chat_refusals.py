@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine.errors import EngineError
 from service.errors import ERROR_TABLE, RequestError
 from service.schemas import UNSUPPORTED, ChatRequest
 from service.validation import parse_body
@@ -52,7 +53,10 @@ CASES: dict[str, tuple[dict[str, Any], str, str | None]] = {
         "unsupported_parameter",
         "response_format",
     ),
-    "logprobs": (user("x", logprobs=1), "unsupported_parameter", "logprobs"),
+    "top_logprobs alone": (user("x", top_logprobs=3), "invalid_request", "top_logprobs"),
+    "many top_logprobs": (user("x", logprobs=True, top_logprobs=21), "invalid_request", "top_logprobs"),
+    "bias by word": (user("x", logit_bias={"cat": 1}), "invalid_request", "logit_bias.cat"),
+    "penalty": (user("x", presence_penalty=3), "invalid_request", "presence_penalty"),
     "two choices": (user("x", n=2), "invalid_request", "n"),
     "text temperature": (user("x", temperature="hot"), "invalid_request", "temperature"),
     "boolean temperature": (user("x", temperature=True), "invalid_request", "temperature"),
@@ -201,6 +205,16 @@ def test_every_unsupported_name_is_refused_by_name(api: httpx.Client) -> None:
             api.post("/v1/chat", json=user("x", **{name: "something"})), 400, "unsupported_parameter"
         )
         assert error["param"] == name and name in error["message"]
+
+
+def test_every_code_of_the_engine_has_a_status() -> None:
+    codes = {error.code for error in _tree(EngineError)}
+    assert len(codes) > 5
+    assert codes <= set(ERROR_TABLE)
+
+
+def _tree(kind: type[EngineError]) -> list[type[EngineError]]:
+    return [kind, *(found for child in kind.__subclasses__() for found in _tree(child))]
 
 
 def test_routes_that_do_not_exist_have_the_error_body(api: httpx.Client) -> None:

@@ -104,7 +104,7 @@ def test_half_a_body_then_gone(start: Start, engine: FakeEngine) -> None:
     )
 
 
-def test_sharp_disconnects_by_the_dozen_leave_nothing(api: httpx.Client, engine: FakeEngine) -> None:
+def test_disconnects_by_the_dozen_leave_nothing(api: httpx.Client, engine: FakeEngine) -> None:
     _leave(api, engine, 30)
 
 

@@ -281,14 +281,17 @@ def test_operators_lists(host: Host) -> None:
 
 
 def test_validators_are_sent_and_a_304_needs_no_body(host: Host) -> None:
-    known = Validators('"abc"', "Mon, 01 Jan 2024 00:00:00 GMT")
     policy = HostPolicy((), ("127.0.0.1",), SystemResolver())
     fetcher = Fetcher(policy, 1000, 20.0, ssl.create_default_context())
     url = host.serves("/a.png", http(b"", status="304 Not Modified"))
+    known = Validators(url, '"abc"', "Mon, 01 Jan 2024 00:00:00 GMT")
     assert asyncio.run(fetcher.fetch(url, known)) == Fetched(None, known)
     assert 'if-none-match: "abc"' in host.heads[0] and "if-modified-since: Mon" in host.heads[0]
-    url = host.serves("/b.png", http(PNG, 'etag: "new"'))
-    assert asyncio.run(fetcher.fetch(url, known)) == Fetched(PNG, Validators('"new"'))
+    other = host.serves("/b.png", http(PNG, 'etag: "new"'))
+    assert asyncio.run(fetcher.fetch(other, known)) == Fetched(PNG, Validators(other, '"new"'))
+    assert "if-none-match" not in host.heads[1], "marks of one URL mean nothing at another"
+    url = host.serves("/c.png", http(PNG, 'etag: "new"', "cache-control: private, no-store"))
+    assert not asyncio.run(fetcher.fetch(url)).validators
 
 
 def test_tls_checks_the_name_not_the_address(tmp_path: Path, host: Host) -> None:

@@ -34,14 +34,13 @@ def test_stats_have_every_tier(api: httpx.Client) -> None:
 def test_entries_come_in_pages(api: httpx.Client, engine: FakeEngine) -> None:
     for key in KEYS:
         engine.cache.put(key)
-    found, cursor = [], ""
-    while cursor is not None:
-        page = api.get(
-            "/v1/cache/entries", params={"limit": 2, **({"cursor": cursor} if cursor else {})}
-        ).json()
+    found: list[str] = []
+    query: dict[str, Any] = {"limit": 2}
+    while query.get("cursor", "") is not None:
+        page = api.get("/v1/cache/entries", params=query).json()
         assert len(page["entries"]) <= 2
         found += [entry["key"] for entry in page["entries"]]
-        cursor = page["cursor"]
+        query["cursor"] = page["cursor"]
     assert found == KEYS
 
 

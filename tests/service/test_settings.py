@@ -80,4 +80,4 @@ def test_keys_are_in_no_message_and_no_repr() -> None:
 
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValidationError):
-        Settings().port = 1  # type: ignore[misc]
+        Settings().port = 1

@@ -79,7 +79,7 @@ class Batch:
 def patches(pictures: Tensor) -> Tensor:
     """[M, 96, 96, 3] uint8 -> [M * 144, 384] float patches in the layout of Qwen2VLImageProcessor, mean = std = .5."""
     count = pictures.shape[0]
-    scaled = pictures.to(torch.float32).mul_(1 / 255).sub_(0.5).div_(0.5).permute(0, 3, 1, 2)
+    scaled = pictures.to(torch.float32).div_(255).sub_(0.5).div_(0.5).permute(0, 3, 1, 2)
     half = GRID_PATCHES // MERGE
     tiles = scaled.reshape(count, 3, half, MERGE, PATCH, half, MERGE, PATCH)
     tiles = tiles.permute(0, 2, 5, 3, 6, 1, 4, 7).unsqueeze(6).expand(-1, -1, -1, -1, -1, -1, 2, -1, -1)

@@ -1,0 +1,47 @@
+"""Settings -> a started worker with its store: the same in the HTTP process and in a process of its own."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+import torch
+
+from engine.load import load_runtime
+from engine.messages import EngineInfo
+from engine.settings import Limits, ModelSettings
+from engine.worker import Worker
+from store.entry import ImageKV
+from store.open import open_store
+from store.settings import StoreSettings
+from store.tiered import TieredStore
+
+# Shares of memory for the KV of running requests. Host memory also holds the store's tiers and the page cache.
+HOST_SHARE = 0.25
+DEVICE_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    worker: Worker
+    store: TieredStore[ImageKV]
+    info: EngineInfo
+
+
+def start_worker(model: ModelSettings, store: StoreSettings, limits: Limits) -> Started:
+    """Raises `EngineError` or `StoreError` where the settings cannot be served."""
+    opened = open_store(store)
+    runtime = load_runtime(model, opened, store.codec)
+    if limits.bytes is None:
+        limits = replace(limits, bytes=kv_budget(runtime.family.device))
+    worker = Worker(runtime, limits)
+    worker.start()
+    return Started(worker, opened, runtime.info())
+
+
+def kv_budget(device: torch.device) -> int:
+    """Bytes of KV that running requests may hold on `device`, with the model already on it."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free * DEVICE_SHARE)
+    return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * HOST_SHARE)

@@ -1,0 +1,42 @@
+"""What an operator decides about the engine. Torch-free: settings cross to a worker in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What applies where a request says nothing; `options` where it names no policy of its own either."""
+
+    policy: str = "conduit"
+    refresh_ratio: float = 0.10
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """Which checkpoint to serve and how. `path` is a folder or a hub name, `name` what requests call it (default: the
+    last part of `path`). `dtype` and `device` "auto" take what the checkpoint says and the best device there is.
+    `system` replaces the chat template's default system prompt."""
+
+    path: str
+    name: str | None = None
+    revision: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    threads: int | None = None
+    system: str | None = None
+    namespace: str = "default"
+    defaults: Defaults = field(default_factory=Defaults)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Requests that may queue and that may hold KV at a time, and the bytes of KV that all of them may hold (None: a
+    share of what the device has, see `engine.build`)."""
+
+    waiting: int = 256
+    running: int = 8
+    bytes: int | None = None

@@ -1,0 +1,120 @@
+"""The worker process behind `engine.transport.process`."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+
+from engine.build import Started, start_worker
+from engine.errors import EngineError, InternalError
+from engine.transport.wire import (
+    Abort,
+    Call,
+    CannotStart,
+    FromWorker,
+    Happened,
+    Heartbeat,
+    Launch,
+    Ready,
+    Reply,
+    Stop,
+    Submit,
+    ToWorker,
+)
+from store.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 0.5
+# Calls that the parent may make on the store; a name from the pipe is never looked up blindly.
+ADMIN_CALLS = frozenset({"stats", "entries", "entry", "delete", "evict"})
+
+
+class Child:
+    """Serves one parent until it says stop or goes away."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._outbox: queue.SimpleQueue[FromWorker | None] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._calls = ThreadPoolExecutor(4, thread_name_prefix="admin")
+        self._sender = threading.Thread(target=self._send, name="sender", daemon=True)
+
+    def run(self) -> int:
+        self._sender.start()
+        launch = self._pipe.recv()
+        assert isinstance(launch, Launch)
+        try:
+            started = start_worker(launch.model, launch.store, launch.limits)
+        except (EngineError, StoreError) as error:
+            self._outbox.put(CannotStart(str(error)))
+            return self._finish(2)
+        self._outbox.put(Ready(started.info))
+        threading.Thread(target=self._beat, args=(started,), name="heartbeat", daemon=True).start()
+        drain = self._serve(started)
+        started.worker.stop(drain)
+        started.store.close()
+        return self._finish(0)
+
+    def _serve(self, started: Started) -> float:
+        """Handle messages until the end; returns the seconds that running requests are still given."""
+        while True:
+            try:
+                message: ToWorker = self._pipe.recv()
+            except (EOFError, OSError):
+                return 0.0  # the parent is gone: nobody is left to answer to
+            match message:
+                case Submit(request):
+                    started.worker.submit(request, lambda event: self._outbox.put(Happened(event)))
+                case Abort(request_id):
+                    started.worker.abort(request_id)
+                case Call():
+                    self._calls.submit(self._call, started, message)
+                case Stop(drain_seconds):
+                    return drain_seconds
+                case Launch():
+                    log.error("a second launch was asked of a running worker")
+
+    def _call(self, started: Started, call: Call) -> None:
+        value: object = None
+        failure: Exception | None = None
+        try:
+            if call.method not in ADMIN_CALLS:
+                raise InternalError(f"no admin call {call.method!r}")
+            value = getattr(started.store, call.method)(*call.arguments)
+        except (EngineError, StoreError) as error:
+            failure = error
+        except Exception:
+            log.exception("admin call %s failed", call.method)
+            failure = InternalError("the store could not answer")
+        self._outbox.put(Reply(call.number, value, failure))
+
+    def _beat(self, started: Started) -> None:
+        while not self._stopped.wait(HEARTBEAT_SECONDS):
+            self._outbox.put(Heartbeat(started.worker.status()))
+
+    def _send(self) -> None:
+        while (message := self._outbox.get()) is not None:
+            try:
+                self._pipe.send(message)
+            except OSError:
+                return  # the parent is gone
+
+    def _finish(self, code: int) -> int:
+        self._stopped.set()
+        self._calls.shutdown()
+        self._outbox.put(None)
+        self._sender.join()
+        return code
+
+
+def serve_parent(descriptor: int) -> int:
+    """Be the worker behind the pipe that this process inherited; returns the exit status."""
+    # Ctrl-C and a service manager's signal reach the whole group; the parent decides when this process ends.
+    for ignored in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ignored, signal.SIG_IGN)
+    return Child(Connection(descriptor)).run()

@@ -1,0 +1,158 @@
+"""One chat request on its way from wire model to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from engine.messages import CacheOptions, Finished, GenerateRequest, Sampling, TextDelta, TokenLogprob
+from service.answer import AnswerFrame, server_timing, x_cache
+from service.context import Services
+from service.conversation import read_conversation
+from service.errors import RequestError, ServiceError, UnavailableError, error_body
+from service.event_stream import DONE, PING, event
+from service.generation import Generation
+from service.recording import RequestRecord
+from service.schemas import ChatRequest
+from service.tenancy import namespace
+
+
+class Call:
+    """Making one checks what needs no waiting. It keeps the options of the request and none of its
+    contents."""
+
+    def __init__(self, services: Services, record: RequestRecord, chat: ChatRequest, tenant: str) -> None:
+        self._services = services
+        self._record = record
+        self._tenant = namespace(tenant, chat.salt)
+        self._deadline = asyncio.get_running_loop().time() + services.settings.request_timeout
+        self._cache = _cache_options(chat, services.client.info.policies)
+        self._sampling = _sampling(chat)
+        self._wants_usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)
+        self._images = 0
+        self._frame = AnswerFrame(
+            f"chatcmpl-{uuid.uuid4().hex}", _model_name(chat.model, services.model_names), int(time.time())
+        )
+        self.stream = bool(chat.stream)
+
+    async def begin(self, chat: ChatRequest, stack: AsyncExitStack) -> Generation:
+        """Load the images and have the engine accept the prompt. `stack` gets what must be closed."""
+        conversation = read_conversation(chat, self._services.settings.max_images)
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                images = await self._services.images.load(conversation.images, self._tenant)
+        except TimeoutError:
+            message = "The images took longer than this service allows."
+            raise UnavailableError("request_timeout", message) from None
+        self._images = len(images)
+        self._record.images_loaded(len(images))
+        request = GenerateRequest(
+            id=self._frame.id,
+            tenant=self._tenant,
+            messages=conversation.messages,
+            images=images,
+            sampling=self._sampling,
+            cache=self._cache,
+            timeout_seconds=max(0.0, self._deadline - asyncio.get_running_loop().time()),
+        )
+        generation = Generation(self._services.client, request, self._deadline)
+        await stack.enter_async_context(generation)
+        await generation.accepted()
+        return generation
+
+    async def complete(self, generation: Generation) -> JSONResponse:
+        """The whole answer at once."""
+        text: list[str] = []
+        logprobs: list[TokenLogprob] = []
+        async with aclosing(generation.output(self._services.settings.ping_interval)) as output:
+            async for piece in output:
+                if isinstance(piece, TextDelta):
+                    self._record.text()
+                    text.append(piece.text)
+                    logprobs += piece.logprobs
+                elif isinstance(piece, Finished):
+                    end = piece
+        self._record.finished(end)
+        timing = {"queue": end.timings.queue, "ttft": end.timings.first_token, "total": end.timings.total}
+        headers = {
+            "x-cache": x_cache(end.report.images),
+            "server-timing": server_timing({"images": self._record.images_seconds, **timing}),
+        }
+        return JSONResponse(self._frame.completion("".join(text), logprobs, end), headers=headers)
+
+    async def chunks(self, generation: Generation) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events; a failure on the way is one error event."""
+        try:
+            yield self._event(self._frame.opening())
+            async with aclosing(generation.output(self._services.settings.ping_interval)) as output:
+                async for piece in output:
+                    for chunk in self._pieces(piece):
+                        yield chunk
+        except ServiceError as error:
+            self._record.failed(error.code)
+            yield event(error_body(error.code, error.message))
+        yield DONE
+
+    def _pieces(self, piece: TextDelta | Finished | None) -> Iterator[bytes]:
+        if piece is None:
+            yield PING
+        elif isinstance(piece, TextDelta):
+            self._record.text()
+            yield self._event(self._frame.delta(piece))
+        else:
+            self._record.finished(piece)
+            yield self._event(self._frame.closing(piece))
+            if self._wants_usage:
+                yield event(self._frame.usage(piece.usage))
+
+    def _event(self, chunk: dict[str, Any]) -> bytes:
+        # With a usage chunk to come, OpenAI's other chunks say that they have none.
+        return event({**chunk, "usage": None} if self._wants_usage else chunk)
+
+    def stream_headers(self) -> dict[str, str]:
+        """What is known before the first token: whether images hit is not, except that they cannot."""
+        headers = {"server-timing": server_timing({"images": self._record.images_seconds})}
+        if not self._images:
+            headers["x-cache"] = "none"
+        elif self._cache.mode == "bypass":
+            headers["x-cache"] = "bypass"
+        return headers
+
+
+def _sampling(chat: ChatRequest) -> Sampling:
+    return Sampling(
+        max_tokens=chat.token_limit,
+        temperature=chat.temperature or 0.0,
+        top_p=chat.top_p or 1.0,
+        top_k=max(0, chat.top_k or 0),  # vLLM writes "all tokens" as -1
+        min_p=chat.min_p or 0.0,
+        repetition_penalty=chat.repetition_penalty or 1.0,
+        presence_penalty=chat.presence_penalty or 0.0,
+        frequency_penalty=chat.frequency_penalty or 0.0,
+        logit_bias=tuple((int(token), value) for token, value in (chat.logit_bias or {}).items()),
+        logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
+        seed=chat.seed,
+        stop=(chat.stop,) if isinstance(chat.stop, str) else tuple(chat.stop or ()),
+    )
+
+
+def _cache_options(chat: ChatRequest, policies: Sequence[str]) -> CacheOptions:
+    asked = chat.cache
+    if asked is None:
+        return CacheOptions()
+    if asked.policy is not None and asked.policy not in policies:
+        message = f"There is no refresh policy of that name; choose from {', '.join(policies)}."
+        raise RequestError("unknown_policy", message, param="cache.policy")
+    return CacheOptions(asked.mode or "auto", asked.policy, asked.refresh_ratio, dict(asked.options or {}))
+
+
+def _model_name(asked: str | None, names: Sequence[str]) -> str:
+    if asked is not None and asked not in names:
+        raise RequestError("model_not_found", f"This service runs '{names[0]}' only.", param="model")
+    return names[0]

@@ -1,0 +1,91 @@
+"""Known URLs are asked about, not downloaded again; and only their tenant knows them."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from engine.messages import ImageInput
+from service.images.fetch import Validators
+from service.images.url_index import KnownImage, UrlIndex
+from tests.service.conftest import Start
+from tests.service.fake_engine import FakeEngine
+from tests.service.pictures import plain
+from tests.service.serving import Answer, Host, http
+
+RED, BLUE = plain((255, 0, 0)), plain((0, 0, 255))
+
+
+def revalidating(body: bytes, tag: str) -> Answer:
+    """A host that knows its picture by `tag`."""
+
+    def answer(connection: socket.socket, head: str) -> None:
+        known = f'if-none-match: "{tag}"' in head.lower()
+        reply = http(b"", status="304 Not Modified") if known else http(body, f'etag: "{tag}"')
+        reply(connection, head)
+
+    return answer
+
+
+def ask(url: str, **fields: Any) -> dict[str, Any]:
+    return {"prompt": "What is it?", "images": [url], **fields}
+
+
+def test_known_url_is_not_downloaded_again(start: Start, engine: FakeEngine, host: Host) -> None:
+    api = start()
+    url = host.serves("/a.png", revalidating(RED, "one"))
+    for _ in range(2):
+        api.post("/v1/chat", json=ask(url)).raise_for_status()
+    first, second = engine.requests
+    assert first.images == second.images
+    text = api.get("/metrics").text
+    assert "conduit_image_not_modified_total 1.0" in text
+    assert "conduit_image_decode_seconds_count 1.0" in text
+
+
+def test_changed_picture_is_seen(start: Start, engine: FakeEngine, host: Host) -> None:
+    api = start()
+    for body, tag in ((RED, "one"), (BLUE, "two")):
+        api.post("/v1/chat", json=ask(host.serves("/a.png", revalidating(body, tag)))).raise_for_status()
+    assert [request.images[0].pixels[:3] for request in engine.requests] == [b"\xff\0\0", b"\0\0\xff"]
+
+
+def test_d6_index_is_per_tenant_and_salt(start: Start, host: Host) -> None:
+    api = start(api_keys="alice:sk-alice-1,bob:sk-bob-12")
+    url = host.serves("/a.png", revalidating(RED, "one"))
+    for key, fields in (("sk-alice-1", {}), ("sk-bob-12", {}), ("sk-alice-1", {"cache_salt": "x"})):
+        headers = {"authorization": f"Bearer {key}"}
+        api.post("/v1/chat", json=ask(url, **fields), headers=headers).raise_for_status()
+    assert not any("if-none-match" in head for head in host.heads)
+
+
+def test_index_may_be_switched_off(start: Start, host: Host) -> None:
+    api = start(url_cache_bytes=0)
+    url = host.serves("/a.png", revalidating(RED, "one"))
+    for _ in range(2):
+        api.post("/v1/chat", json=ask(url)).raise_for_status()
+    assert not any("if-none-match" in head for head in host.heads)
+
+
+def _known(size: int, tag: str | None = "x") -> KnownImage:
+    return KnownImage(Validators("u", tag), ImageInput(b"d", size // 3, 1, bytes(size)))
+
+
+def test_least_recently_used_goes_first() -> None:
+    index = UrlIndex(3 * (3000 + 1024))
+    for url in "abc":
+        index.put("t", url, _known(3000))
+    assert index.get("t", "a") is not None
+    index.put("t", "d", _known(3000))
+    assert [index.get("t", url) is not None for url in "abcd"] == [True, False, True, True]
+    index.put("t", "a", _known(3000))
+    assert all(index.get("t", url) for url in "acd"), "replacing does not count twice"
+
+
+def test_what_cannot_be_kept_is_forgotten() -> None:
+    index = UrlIndex(10_000)
+    index.put("t", "a", _known(300))
+    index.put("t", "a", _known(300, tag=None))
+    assert index.get("t", "a") is None
+    index.put("t", "b", _known(30_000))
+    assert index.get("t", "b") is None

@@ -1,0 +1,47 @@
+"""The committed weights answer, and plain reuse loses what depends on the prefix."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from demo.questions import KINDS
+from training.page_reader.evaluate import Reader, held_out
+
+SHIPPED = Path(__file__).parents[2] / "models" / "page-reader"
+WEIGHTS = SHIPPED / "model.safetensors"
+
+pytestmark = pytest.mark.skipif(not WEIGHTS.exists(), reason="the weights of the page reader are not here")
+
+
+@pytest.fixture(scope="module")
+def reader() -> Reader:
+    torch.set_num_threads(1)
+    return Reader(SHIPPED)
+
+
+def test_the_weights_are_small_and_hold_plain_floats(reader: Reader) -> None:
+    assert WEIGHTS.stat().st_size <= 16 * 2**20
+    assert {parameter.dtype for parameter in reader.model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_handful_of_held_out_prompts_is_answered(reader: Reader, kind: str) -> None:
+    examples = list(held_out(kind, 6, seed=1))
+    answers = reader.answer_full(examples)
+    right = sum(
+        reader.judge(example, answer).whole for example, answer in zip(examples, answers, strict=True)
+    )
+    assert right >= 5
+
+
+def test_the_first_image_behind_the_default_prompt_is_reused_exactly(reader: Reader) -> None:
+    for example in held_out("list", 40, seed=2):
+        if example.system is None and len(example.pages) == 1 and not example.question_first:
+            assert reader.answer_reuse(example) == reader.answer_full([example])[0]
+
+
+def test_plain_reuse_reads_wrongly_behind_a_system_prompt_with_tables(reader: Reader) -> None:
+    examples = list(held_out("system", 12, seed=3))
+    right = sum(reader.judge(example, reader.answer_reuse(example)).first for example in examples)
+    assert right <= 6
