@@ -11,6 +11,7 @@ import math
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -54,7 +55,7 @@ def write_result(
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on: processor, cores, memory in GiB, accelerator, versions. No names of hosts or people."""
+    """What figures depend on: processor, cores, memory in GiB, accelerator, versions. No host names."""
     return {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
@@ -90,8 +91,6 @@ def _cpu_name() -> str:
 
 def _accelerator() -> str | None:
     # Asked of torch only where something has loaded it already: a store benchmark must not wait for it.
-    import sys
-
     torch = sys.modules.get("torch")
     return torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from transformers import AutoTokenizer, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+from transformers.utils import logging
 
 PATCH = 14
 MERGE = 2
@@ -70,11 +71,14 @@ LIKE_3B = RandomShape(
 def write_random_model(
     folder: Path, shape: RandomShape, seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu"
 ) -> Path:
-    """Write a checkpoint of `dtype` that `from_pretrained` loads; returns `folder`. The weights are drawn on `device`."""
+    """Write a checkpoint of `dtype` that `from_pretrained` loads, its weights drawn on `device`; returns `folder`."""
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     torch.manual_seed(seed)
+    logging.disable_progress_bar()
     with torch.device(device):
-        model: Any = Qwen2_5_VLForConditionalGeneration(_config(shape, tokenizer)).to(dtype).eval()
+        model: Any = Qwen2_5_VLForConditionalGeneration._from_config(
+            _config(shape, tokenizer), dtype=dtype
+        ).eval()
     with torch.no_grad():
         # The stock initialisation (std 0.02) gives attention that is all but uniform; this one has contrast.
         for name, weight in model.named_parameters():

@@ -28,13 +28,15 @@ class Started:
     info: EngineInfo
 
 
-def start_worker(model: ModelSettings, store: StoreSettings, limits: Limits) -> Started:
+def start_worker(
+    model: ModelSettings, store: StoreSettings, limits: Limits, shadow_share: float = 0.0
+) -> Started:
     """Raises `EngineError` or `StoreError` where the settings cannot be served."""
     opened = open_store(store)
     runtime = load_runtime(model, opened, store.codec)
     if limits.bytes is None:
         limits = replace(limits, bytes=kv_budget(runtime.family.device))
-    worker = Worker(runtime, limits)
+    worker = Worker(runtime, limits, shadow_share)
     worker.start()
     return Started(worker, opened, runtime.info())
 

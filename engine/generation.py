@@ -15,7 +15,7 @@ from engine.errors import ContextLengthExceeded
 from engine.families.base import Grid
 from engine.forward import Work
 from engine.layout import PromptLayout
-from engine.messages import Finished, GenerateRequest, KvReport, TextDelta, Timings, TokenLogprob
+from engine.messages import Finished, GenerateRequest, ImageInput, KvReport, TextDelta, Timings, TokenLogprob
 from engine.refresh import Prefill, Prefilled, slots_needed
 from engine.report import kv_report, usage
 from engine.runtime import Choice, Runtime
@@ -55,6 +55,11 @@ def prepare(runtime: Runtime, request: GenerateRequest, submitted: float) -> Pre
     return Prepared(request, choice, layout, grids, max_tokens, submitted)
 
 
+def picture(image: ImageInput) -> np.ndarray:
+    """Pixels of an image, uint8 [height, width, 3]."""
+    return np.frombuffer(image.pixels, dtype=np.uint8).reshape(image.height, image.width, 3)
+
+
 def answer_budget(prompt: int, asked: int | None, context: int) -> int:
     """Tokens that may be generated. Raises `ContextLengthExceeded` where prompt and answer do not fit together."""
     room = context - prompt
@@ -85,6 +90,7 @@ class Generation:
         self._stops = StopStrings(prepared.request.sampling.stop)
         self._logprobs: list[TokenLogprob] = []
         self._marks = [prepared.submitted]
+        self.first_logits: torch.Tensor | None = None
         self.finished: Finished | None = None
         self.work = Work()
 
@@ -100,6 +106,7 @@ class Generation:
         prefilled = self._first_logits(features)
         self._mark()
         self._report = self._make_report(prefilled)
+        self.first_logits = prefilled.logits
         self.take(prefilled.logits)
 
     def take(self, logits: torch.Tensor) -> None:
@@ -132,7 +139,7 @@ class Generation:
         """Vision features of one image, from its entry where the policy uses the store."""
         runtime, request = self._runtime, self._prepared.request
         image = request.images[index]
-        pixels = np.frombuffer(image.pixels, dtype=np.uint8).reshape(image.height, image.width, 3)
+        pixels = picture(image)
         if not self._prepared.choice.policy.uses_store:
             return runtime.family.encode(pixels)
 

@@ -220,6 +220,16 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ShadowStats:
+    """What reuse cost on live requests that also ran by full prefill: how many, how many of those had the same most
+    likely first token, and the sum of the KL divergence (nats, full prefill to reuse) of the first token."""
+
+    checked: int = 0
+    agreed: int = 0
+    kl_sum: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStatus:
     """`ready` with the reasons why not; `progress_seconds` is the time since the worker last finished a step or was
     seen idle; queue lengths are requests."""
@@ -229,3 +239,4 @@ class EngineStatus:
     progress_seconds: float
     waiting: int
     running: int
+    shadow: ShadowStats = ShadowStats()

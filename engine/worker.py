@@ -24,6 +24,7 @@ from engine.messages import Accepted, EngineStatus, Event, Failed, GenerateReque
 from engine.runtime import Runtime
 from engine.scheduler import Arrival, DecodeRound, PrefillPiece, Scheduler
 from engine.settings import Limits
+from engine.shadow import Shadow
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +62,10 @@ class _Live:
 class Worker:
     """Runs requests on one thread. `submit` and `abort` may be called from any thread; events come on the worker's."""
 
-    def __init__(self, runtime: Runtime, limits: Limits | None = None) -> None:
+    def __init__(self, runtime: Runtime, limits: Limits | None = None, shadow_share: float = 0.0) -> None:
         self.runtime = runtime
         self._scheduler = Scheduler(limits or Limits())
+        self._shadow = Shadow(runtime, shadow_share)
         self._inbox: queue.SimpleQueue[_Submit | _Abort | _Stop] = queue.SimpleQueue()
         self._live: dict[str, _Live] = {}
         self._stop_at: float | None = None
@@ -99,6 +101,7 @@ class Worker:
             time.monotonic() - self._progress,
             self._scheduler.waiting,
             self._scheduler.running,
+            self._shadow.stats,
         )
 
     def _run(self) -> None:
@@ -114,7 +117,7 @@ class Worker:
 
     def _read_inbox(self) -> None:
         """Take all messages; wait for one when there is nothing to do."""
-        idle = not self._live and self._stop_at is None
+        idle = not self._live and self._shadow.idle and self._stop_at is None
         try:
             message = self._inbox.get(timeout=IDLE_SECONDS) if idle else self._inbox.get_nowait()
             while True:
@@ -169,6 +172,8 @@ class Worker:
                 self._guard((request,), lambda: self._prefill_piece(request, self._live[request]))
             case DecodeRound(requests):
                 self._guard(requests, lambda: self._decode(requests))
+            case None if not self._shadow.idle and self._stop_at is None:
+                self._shadow.step()
             case None:
                 pass
 
@@ -209,6 +214,8 @@ class Worker:
     def _finish_if_done(self, request: str, live: _Live) -> None:
         if live.generation is not None and live.generation.finished is not None:
             finished = live.generation.finished
+            if live.generation.first_logits is not None:
+                self._shadow.offer(live.prepared, live.generation.first_logits)
             self._forget(request)
             live.emit(finished)
 

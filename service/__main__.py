@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import suppress
 from types import FrameType
 
 import uvicorn
@@ -65,14 +66,14 @@ def store_settings(settings: Settings) -> StoreSettings:
 def start_client(settings: Settings) -> EngineClient:
     """Load the model and open the store, in a supervised process or on a thread of this one."""
     limits = Limits(settings.max_queue, settings.max_running, settings.kv_bytes)
-    launch = Launch(model_settings(settings), store_settings(settings), limits)
+    launch = Launch(model_settings(settings), store_settings(settings), limits, settings.shadow_share)
     if settings.worker == "process":
         client = ProcessClient([sys.executable, "-m", "service", "worker"], launch, settings.stall_after)
         client.start()
         return client
     from engine.build import start_worker  # brings torch into this process
 
-    started = start_worker(launch.model, launch.store, launch.limits)
+    started = start_worker(launch.model, launch.store, launch.limits, launch.shadow_share)
     return InProcessClient(started.worker, started.store, started.info)
 
 
@@ -111,7 +112,9 @@ def main() -> int:
         access_log=False,
         timeout_graceful_shutdown=int(settings.drain_timeout) + 1,
     )
-    DrainingServer(config, app).run()
+    # uvicorn raises the interrupt again once everything is down.
+    with suppress(KeyboardInterrupt):
+        DrainingServer(config, app).run()
     return 0
 
 

@@ -29,6 +29,7 @@ from service.openapi import openapi_of
 from service.routes.cache import cache_router
 from service.routes.chat import chat_router
 from service.routes.health import health_router
+from service.routes.page import page_router
 from service.settings import Settings
 from service.tenancy import KeyRing
 from service.validation import query_error
@@ -78,7 +79,9 @@ def create_app(
         redoc_url=None,
     )
     app.state.services = services
-    for router in (chat_router(services), cache_router(services), health_router(services), *extra_routers):
+    pages = [page_router()] if settings.web_page else []
+    own = (chat_router(services), cache_router(services), health_router(services))
+    for router in (*own, *pages, *extra_routers):
         app.include_router(router)
     app.add_middleware(Gatekeeper, keys=KeyRing(settings), public=_public_paths(settings))
     app.add_exception_handler(ServiceError, _service_error)

@@ -125,6 +125,7 @@ class Settings(BaseModel):
     max_running: Annotated[int, Field(ge=1)] = 8
     kv_bytes: Annotated[ByteSize, Field(ge=1)] | None = None
     worker: Literal["process", "thread"] = "process"
+    shadow_share: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     # the store
     store_path: Path = Path("conduit-store")

@@ -26,12 +26,15 @@ class StoreSettings:
     decoded_bytes: int = 1 << 30
     codec: str = "raw"
     redis_url: str | None = None
+    redis_cluster: bool = False
+    redis_bytes: int = 0
+    redis_timeout: float = 0.25
     eviction: str = "lru"
     queue_bytes: int = 512 << 20
     persist_on: Literal["first", "second"] = "first"
 
     def __post_init__(self) -> None:
-        for name in ("memory_bytes", "disk_bytes", "decoded_bytes", "queue_bytes"):
+        for name in ("memory_bytes", "disk_bytes", "decoded_bytes", "queue_bytes", "redis_bytes"):
             if getattr(self, name) < 0:
                 raise InvalidSettings(f"{name} is negative")
         if self.eviction not in POLICIES:

@@ -49,7 +49,7 @@ class Child:
         launch = self._pipe.recv()
         assert isinstance(launch, Launch)
         try:
-            started = start_worker(launch.model, launch.store, launch.limits)
+            started = start_worker(launch.model, launch.store, launch.limits, launch.shadow_share)
         except (EngineError, StoreError) as error:
             self._outbox.put(CannotStart(str(error)))
             return self._finish(2)

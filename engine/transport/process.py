@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
@@ -169,7 +170,7 @@ class ProcessClient:
             status.reasons if child.silent < SILENCE_SECONDS else (*status.reasons, "the worker is silent")
         )
         progress = status.progress_seconds + child.silent
-        return EngineStatus(not reasons, reasons, progress, status.waiting, status.running)
+        return replace(status, ready=not reasons, reasons=reasons, progress_seconds=progress)
 
     async def submit(self, request: GenerateRequest) -> AsyncIterator[Event]:
         events = self.streams.open(request.id)

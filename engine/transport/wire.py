@@ -17,6 +17,7 @@ class Launch:
     model: ModelSettings
     store: StoreSettings
     limits: Limits
+    shadow_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

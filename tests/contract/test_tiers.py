@@ -14,6 +14,7 @@ from store.header import PIECE_BYTES
 from store.settings import StoreSettings
 from store.tier import Tier, TierKind, kinds
 from tests.store.faulty import FaultyTier
+from tests.store.redis_server import shared_server
 from tests.store.samples import content, key_of, read, record_of
 
 MIB = 1 << 20
@@ -24,9 +25,22 @@ PERSISTENT = [kind for kind in KINDS if kind.persistent]
 
 
 def build(kind: TierKind, directory: Path) -> Tier:
-    tier = kind.build(StoreSettings(path=directory / "store", memory_bytes=BUDGET, disk_bytes=BUDGET))
+    settings = StoreSettings(
+        path=directory / "store",
+        memory_bytes=BUDGET,
+        disk_bytes=BUDGET,
+        redis_url=shared_server().url,
+        redis_bytes=BUDGET,
+        redis_timeout=5.0,
+    )
+    tier = kind.build(settings)
     assert tier is not None
     return tier
+
+
+@pytest.fixture(autouse=True)
+def empty_server() -> None:
+    shared_server().flush()
 
 
 class TestTier:

@@ -22,6 +22,7 @@ WATCHED: Final = {
     "key": ((0, 2),),
     "reference": ((0, 3),),
     "source": ((1, 0),),
+    "previous": ((1, 2),),
     "mark": ((2, 2),),
     "asked": ((3, 0), (4, 0)),
 }

@@ -12,13 +12,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from demo.pages import INKS, TINTS
+from demo.pages import INKS, KEYS, TINTS
 from training.page_reader.batches import Batch
 from training.page_reader.network import Network
 from training.page_reader.prompts import Codec
 
 # Weights of the loss terms; the answers count 1. Each watched head adds `look`.
-WEIGHTS: Final = {"ocr": 0.25, "value0": 0.5, "value2": 0.5, "question": 0.5, "place": 0.5, "look": 0.25}
+WEIGHTS: Final = {
+    "ocr": 0.25,
+    "value0": 0.5,
+    "value2": 0.5,
+    "question": 0.5,
+    "place": 0.5,
+    "previous": 0.25,
+    "look": 0.25,
+}
 _TINTS: Final = len(TINTS)
 
 
@@ -44,6 +52,7 @@ class Objective(nn.Module):
                 "value": nn.Linear(hidden, 2),  # block, blank
                 "ink": nn.Linear(hidden, len(INKS) + 1),
                 "block": nn.Linear(hidden, _TINTS + 1),
+                "previous": nn.Linear(hidden, len(KEYS) + 1),  # or none
             }
         )
         self._after: dict[int, Tensor] = {}
@@ -73,6 +82,7 @@ class Objective(nn.Module):
             **self._cell_values(batch),
             "question": self._questions(batch),
             "place": self._places(batch),
+            "previous": self._previous(batch),
             "look": torch.stack(list(looks.values())).sum(),
         }
         loss = answer + sum(WEIGHTS[name] * term for name, term in terms.items())
@@ -117,6 +127,11 @@ class Objective(nn.Module):
             + F.cross_entropy(self._words(self._at(2, batch.ends), ordinals), batch.ends[:, 3])
             + F.cross_entropy(self._words(self._at(1, batch.ends), tints), batch.ends[:, 2])
         )
+
+    def _previous(self, batch: Batch) -> Tensor:
+        """Cells and vision end know the key before them on the page after layer 2, so that a list can go on."""
+        rows = torch.cat([batch.cells[:, [0, 1, 7]], batch.ends[:, [0, 1, 4]]])
+        return F.cross_entropy(self.heads["previous"](self._at(2, rows)).float(), rows[:, 2])
 
     def _ocr(self, batch: Batch, features: Tensor) -> Tensor:
         """What is drawn, from the visual embeddings alone. Blank cells are many and easy, so they count less."""

@@ -20,6 +20,7 @@ TAIL: Final = "<|im_end|>\n<|im_start|>assistant\n"
 NEXT_TURN: Final = "<|im_end|>\n<|im_start|>user\n"
 _TINTS: Final = list(TINTS)
 _INKS: Final = list(INKS)
+LOOKS: Final = ("table", "source", "mark", "previous", "key", "reference", "asked")
 DENSE_WEIGHT: Final = (
     0.3  # of the loss of a question token, against 1 for a token that really predicts the answer
 )
@@ -55,20 +56,16 @@ class Notes:
 
     answers: (row, target token, weight, unit), where a unit is an answer that is right when all its rows of weight
     1 are. questions: (row, asked key or -1, page reference) for rows that must know what is asked. cells: (row, key,
-    value read, tint, page number, 1 if written on this page). marks: (row, page number) of vision-start tokens.
-    ends: (row, tint, page number) of vision-end tokens. looks: for each kind of look-up, (row, row looked at).
+    value read, tint, page number, 1 if written on this page, previous key on the page or 12). marks: (row, page number)
+    of vision-start tokens. ends: (row, tint, page number, last key) of vision-end tokens. looks: for each kind of look-up, (row, row looked at).
     """
 
     answers: list[tuple[int, int, float, int]] = field(default_factory=list)
     questions: list[tuple[int, int, int]] = field(default_factory=list)
-    cells: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+    cells: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
     marks: list[tuple[int, int]] = field(default_factory=list)
-    ends: list[tuple[int, int, int]] = field(default_factory=list)
-    looks: dict[str, list[tuple[int, int]]] = field(
-        default_factory=lambda: {
-            name: [] for name in ("table", "source", "mark", "key", "reference", "asked")
-        }
-    )
+    ends: list[tuple[int, int, int, int]] = field(default_factory=list)
+    looks: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: {name: [] for name in LOOKS})
     units: list[str] = field(default_factory=list)
 
 
@@ -116,24 +113,32 @@ class Prompt:
             end = self._text("<|vision_end|>")
             self.first_rows.append(first)
             self.notes.marks.append((mark, number))
-            self.notes.ends.append((end, tint, number))
+            last = self._note_cells(number, tint, mark)
+            self.notes.ends.append((end, tint, number, last))
             self.notes.looks["mark"].append((end, mark))
-            self._note_cells(number, tint, mark)
+            if page.cells:
+                self.notes.looks["previous"].append((end, self._row(Place(number, page.cells[-1].position))))
         self._fork = self._clock
 
-    def _note_cells(self, number: int, tint: int, mark: int) -> None:
-        looks = self.notes.looks
+    def _note_cells(self, number: int, tint: int, mark: int) -> int:
+        """Note the cells of a page; returns the last key on it."""
+        looks, previous, previous_row = self.notes.looks, len(KEYS), -1
         for cell in self.pages[number].cells:
             row = self._row(Place(number, cell.position))
             source, written = resolve(self.pages, number, cell.key)
             value = VALUES.index(read(written, self.reading))
             plain = int(cell.same_as is None)
-            self.notes.cells.append((row, KEYS.index(cell.key), value, tint, number, plain))
+            key = KEYS.index(cell.key)
+            self.notes.cells.append((row, key, value, tint, number, plain, previous))
             looks["mark"].append((row, mark))
+            if previous_row >= 0:
+                looks["previous"].append((row, previous_row))
+            previous, previous_row = key, row
             if not plain:
                 looks["source"].append((row, self._row(source)))
             elif cell.ink in self._table_rows:
                 looks["table"].append((row, self._table_rows[cell.ink]))
+        return previous
 
     def _row(self, place: Place) -> int:
         return self.first_rows[place.page] + place.position

@@ -1,0 +1,83 @@
+"""Write the tables of README.md from the result files. `--check` writes nothing and fails where one is out of date.
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. NAME is `ttft`, or the path of a result file without
+its ending (`eval/results/policies`), whose ratios are then listed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+TTFT = "benchmarks/results/ttft"
+MARK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+ARMS = {
+    "full_vision_cold": "full prefill, images encoded",
+    "full_vision_warm": "full prefill, image features at hand",
+    "cold": "first sight: compiled and stored, then refreshed",
+    "warm": "warm: reused, 10 % refreshed",
+    "reuse": "warm: reused as it is (r = 0)",
+    "one_image_default_prompt": "one image behind the default prompt (exact)",
+}
+
+
+def main() -> int:
+    text = README.read_text()
+    written = MARK.sub(lambda found: found[1] + table(found[2]) + found[3], text)
+    if "--check" in sys.argv[1:]:
+        if written != text:
+            print(
+                "README.md: a table does not match its results; run: python -m benchmarks.tables",
+                file=sys.stderr,
+            )
+        return int(written != text)
+    README.write_text(written)
+    return 0
+
+
+def table(name: str) -> str:
+    path = ROOT / f"{TTFT if name == 'ttft' else name}.json"
+    if not path.exists():
+        return "Not measured yet.\n"
+    result = json.loads(path.read_text())
+    return (ttft(result) if name == "ttft" else ratios(result)) + "\n" + origin(result)
+
+
+def ttft(result: dict[str, Any]) -> str:
+    figures = next(value for key, value in result["figures"].items() if key.endswith("_images"))
+    seconds = {name: spread["median"] for name, spread in figures["engine_ttft_seconds"].items()}
+    work = figures["work"]
+    rows = ["| request | TTFT | against full prefill | GFLOP |", "|---|---:|---:|---:|"]
+    for arm, title in ARMS.items():
+        gflop = f"{work[arm]['counted_gflop']:,.0f}" if arm in work else ""
+        ratio = "" if arm.startswith("one_image") else f"{seconds['full_vision_warm'] / seconds[arm]:.1f}x"
+        rows.append(f"| {title} | {milliseconds(seconds[arm])} | {ratio} | {gflop} |")
+    for name, title in (("full", "full prefill, over HTTP"), ("warm", "warm, over HTTP")):
+        if "http_ttft_seconds" in figures:
+            http = {key: spread["median"] for key, spread in figures["http_ttft_seconds"].items()}
+            rows.append(f"| {title} | {milliseconds(http[name])} | {http['full'] / http[name]:.1f}x | |")
+    return "\n".join(rows) + "\n"
+
+
+def ratios(result: dict[str, Any]) -> str:
+    rows = [f"| `{name}` | {value:.3g} |" for name, value in result["ratios"].items()]
+    return "\n".join(["| ratio | value |", "|---|---:|", *rows]) + "\n"
+
+
+def origin(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    place = machine.get("accelerator") or f"{machine['cpu']}, {machine['cores']} cores"
+    return f"Measured on {place}, {result['date'][:10]}, commit {result['commit'][:8]}.\n"
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:,.0f} ms"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,300 @@
+"""Records in Redis or Valkey, shared between machines.
+
+    vkv:{<digest>}:m      manifest, written last and removed first
+    vkv:{<digest>}:<n>    piece n
+    vkv:{index}:used      sorted set: digest -> last use, seconds since the epoch
+    vkv:{index}:hits      hash: digest -> uses
+
+The braces keep a record in one slot of a cluster. Pieces get a time to live when they are written, which is taken away
+just before the manifest is: what a writer that dies leaves behind goes by itself. A server that evicts on its own tears
+records; that shows as a missing piece. Pieces travel in small windows, so that other clients of a server with one
+thread are not kept waiting and replies do not pile up in its memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+from store.counters import TierCounters
+from store.errors import Rejected, TierError, TierFull, TierUnavailable
+from store.eviction import POLICIES, HoldOf, Policy, choose, lru
+from store.header import Manifest, parse
+from store.index import Index, Row
+from store.record import Record
+from store.redis_link import RedisLink
+from store.settings import StoreSettings
+from store.tier import Sink, TierKind, register
+from store.types import TierStats
+
+_log = logging.getLogger(__name__)
+
+_USED = "vkv:{index}:used"
+_HITS = "vkv:{index}:hits"
+_WINDOW = 4
+_UNLINK_WINDOW = 64
+_LISTING_WINDOW = 256
+_HALF_WRITTEN_SECONDS = 600
+_TOUCHES = 64
+# A server slower than this is not worth waiting for: computing the entry is about as fast.
+_LEAST_RATE = 32 << 20
+
+
+def _manifest_key(digest: bytes) -> str:
+    return f"vkv:{{{digest.hex()}}}:m"
+
+
+def _piece_key(digest: bytes, number: int) -> str:
+    return f"vkv:{{{digest.hex()}}}:{number}"
+
+
+class RedisTier:
+    """`budget` bounds the bytes of all records; 0 leaves that to the server's `maxmemory`. `timeout` in seconds."""
+
+    name = "redis"
+
+    def __init__(
+        self, url: str, budget: int = 0, policy: Policy = lru, *, cluster: bool = False, timeout: float = 0.25
+    ) -> None:
+        self._budget = budget
+        self._policy = policy
+        self._timeout = timeout
+        self._link = RedisLink(url, cluster, timeout)
+        self._index = Index()
+        self._counters = TierCounters(self.name)
+        self._touched: dict[bytes, int] = {}
+        self._touch_lock = threading.Lock()
+        self._put_lock = threading.Lock()
+
+    def get(self, digest: bytes, sink: Sink) -> bool:
+        started = time.perf_counter()
+        try:
+            nbytes = self._link.run(lambda client: self._push(client, digest, sink))
+        except Rejected as error:
+            self._counters.rejected(error.reason)
+            raise
+        except TierUnavailable:
+            self._counters.miss("unavailable")
+            raise
+        if nbytes is None:
+            self._counters.miss("absent")
+            self._index.remove(digest)
+            return False
+        self._counters.hit(nbytes, time.perf_counter() - started)
+        return True
+
+    def put(self, record: Record, when: float, hold: HoldOf, replace: bool = False) -> None:
+        started = time.perf_counter()
+        with self._put_lock:
+            if self.contains(record.digest):
+                if not replace:
+                    return
+                self._link.run(lambda client: self._unlink(client, record.digest))
+            if self._budget:
+                self._make_room(record, when, hold)
+            try:
+                self._link.run(lambda client: self._write(client, record, when))
+            except TierFull:
+                self._link.run(lambda client: self._unlink(client, record.digest))
+                raise
+            self._index.add(Row(record.digest, record.manifest.info, record.nbytes, when))
+        self._counters.wrote(record.nbytes, time.perf_counter() - started)
+
+    def delete(self, digest: bytes, reason: str | None = None) -> bool:
+        found = self._link.run(lambda client: self._unlink(client, digest))
+        if found and reason:
+            self._counters.evicted(reason)
+        return found
+
+    def contains(self, digest: bytes) -> bool:
+        return bool(self._link.run(lambda client: client.exists(_manifest_key(digest))))
+
+    def touch(self, digest: bytes, when: float) -> None:
+        """Written down in groups; lost if the server is away."""
+        if self._index.touch(digest, when) is None:
+            return
+        with self._touch_lock:
+            self._touched[digest] = self._touched.get(digest, 0) + 1
+            due = len(self._touched) >= _TOUCHES
+        if due and self._link.available:
+            try:
+                self.flush()
+            except TierError as error:
+                _log.info("uses of entries are not written down: %s", error)
+
+    def row(self, digest: bytes) -> Row | None:
+        if self._index.get(digest) is None:
+            self._refresh()
+        return self._index.get(digest)
+
+    def rows(self) -> list[Row]:
+        """What the index lists; a record that the server evicted stays listed until somebody asks for it."""
+        self._refresh()
+        return self._index.rows()
+
+    def stats(self) -> TierStats:
+        physical = 0
+        try:
+            self._refresh()
+            physical = self._link.run(_used_memory)
+        except TierError as error:
+            _log.debug("no figures from the server: %s", error)
+        return self._counters.stats(
+            self._link.available, len(self._index), self._index.nbytes, physical, self._budget
+        )
+
+    def problems(self) -> tuple[str, ...]:
+        return () if self._link.available else ("redis does not answer",)
+
+    def flush(self) -> None:
+        with self._touch_lock:
+            touched, self._touched = self._touched, {}
+        rows = [row for digest in touched if (row := self._index.get(digest)) is not None]
+        if rows:
+            self._link.run(lambda client: self._write_uses(client, rows, touched))
+
+    def close(self) -> None:
+        if self._link.available and self._touched:
+            try:
+                self.flush()
+            except TierError as error:
+                _log.info("last uses of entries are not written down: %s", error)
+        self._link.close()
+
+    def _push(self, client: Any, digest: bytes, sink: Sink) -> int | None:
+        """Bytes pushed, None if there is no such record."""
+        started = time.monotonic()
+        head = client.get(_manifest_key(digest))
+        if head is None:
+            return None
+        try:
+            return self._push_pieces(client, digest, sink, sink.manifest(head), started)
+        except Rejected:
+            # Removed or replaced while it was being read, by somebody who had every right to.
+            if client.get(_manifest_key(digest)) != head:
+                return None
+            raise
+
+    def _push_pieces(self, client: Any, digest: bytes, sink: Sink, manifest: Manifest, started: float) -> int:
+        count = len(manifest.pieces)
+        deadline = started + self._timeout + manifest.payload_bytes / _LEAST_RATE
+        for first in range(0, count, _WINDOW):
+            if time.monotonic() > deadline:
+                raise TierUnavailable("slow", f"{first} of {count} pieces in time")
+            pipeline = client.pipeline(transaction=False)
+            for number in range(first, min(first + _WINDOW, count)):
+                pipeline.get(_piece_key(digest, number))
+            for number, piece in enumerate(pipeline.execute(), first):
+                if piece is None:
+                    raise Rejected("torn", f"piece {number} is missing")
+                sink.piece(piece)
+        return manifest.payload_bytes
+
+    def _write(self, client: Any, record: Record, when: float) -> None:
+        digest = record.digest
+        pieces = list(record.pieces())
+        for first in range(0, len(pieces), _WINDOW):
+            pipeline = client.pipeline(transaction=False)
+            for number, piece in enumerate(pieces[first : first + _WINDOW], first):
+                pipeline.set(_piece_key(digest, number), piece, ex=_HALF_WRITTEN_SECONDS)
+            pipeline.execute()
+        pipeline = client.pipeline(transaction=False)
+        for number in range(len(pieces)):
+            pipeline.persist(_piece_key(digest, number))
+        pipeline.execute()
+        pipeline = client.pipeline(transaction=False)
+        pipeline.zadd(_USED, {digest: when})
+        pipeline.hdel(_HITS, digest)
+        pipeline.execute()
+        client.set(_manifest_key(digest), record.head, nx=True)
+
+    def _unlink(self, client: Any, digest: bytes) -> bool:
+        """Remove a record, or what is left of one; True if the manifest was there."""
+        found = bool(client.unlink(_manifest_key(digest)))
+        first = 0
+        while client.unlink(*(_piece_key(digest, n) for n in range(first, first + _UNLINK_WINDOW))):
+            first += _UNLINK_WINDOW
+        client.zrem(_USED, digest)
+        client.hdel(_HITS, digest)
+        self._index.remove(digest)
+        return found
+
+    def _make_room(self, record: Record, when: float, hold: HoldOf) -> None:
+        if record.nbytes > self._budget:
+            raise TierFull("too_large", f"{record.nbytes} bytes, budget {self._budget}")
+        self._refresh()
+        need = self._index.nbytes + record.nbytes - self._budget
+        if need <= 0:
+            return
+        victims = choose(self._index.rows(), need, self._policy, when, hold)
+        if sum(row.bytes for row in victims) < need:
+            raise TierFull("held", "all that could be evicted is in use or pinned")
+        for row in victims:
+            self.delete(row.digest, "budget")
+
+    def _refresh(self) -> None:
+        """Have the index agree with the server's, which other machines change."""
+        rows = self._link.run(self._listed)
+        self._index.reset(rows)
+
+    def _listed(self, client: Any) -> list[Row]:
+        used = dict(client.zrange(_USED, 0, -1, withscores=True))
+        known = {digest: row for digest in used if (row := self._index.get(digest)) is not None}
+        fresh = [digest for digest in used if digest not in known]
+        for first in range(0, len(fresh), _LISTING_WINDOW):
+            window = fresh[first : first + _LISTING_WINDOW]
+            known |= self._fetch_rows(client, window, used)
+        return list(known.values())
+
+    def _fetch_rows(self, client: Any, digests: list[bytes], used: dict[bytes, float]) -> dict[bytes, Row]:
+        pipeline = client.pipeline(transaction=False)
+        for digest in digests:
+            pipeline.get(_manifest_key(digest))
+            pipeline.hget(_HITS, digest)
+        replies = pipeline.execute()
+        rows = {}
+        for digest, head, hits in zip(digests, replies[::2], replies[1::2], strict=True):
+            if head is None:
+                continue
+            try:
+                manifest = parse(head)
+            except Rejected as error:
+                self._counters.rejected(error.reason)
+                self._unlink(client, digest)
+                continue
+            size = len(head) + manifest.payload_bytes
+            rows[digest] = Row(digest, manifest.info, size, used[digest], int(hits or 0))
+        return rows
+
+    def _write_uses(self, client: Any, rows: list[Row], touched: dict[bytes, int]) -> None:
+        pipeline = client.pipeline(transaction=False)
+        # xx: a record that was removed meanwhile must not come back into the index.
+        pipeline.zadd(_USED, {row.digest: row.last_used for row in rows}, xx=True, gt=True)
+        for row in rows:
+            pipeline.hincrby(_HITS, row.digest, touched[row.digest])
+        pipeline.execute()
+
+
+def _used_memory(client: Any) -> int:
+    """Bytes that the server, or all nodes of the cluster together, hold, ours or not."""
+    info = client.info("memory")
+    if "used_memory" in info:
+        return int(info["used_memory"])
+    return sum(int(node["used_memory"]) for node in info.values())
+
+
+def _build(settings: StoreSettings) -> RedisTier | None:
+    if settings.redis_url is None:
+        return None
+    return RedisTier(
+        settings.redis_url,
+        settings.redis_bytes,
+        POLICIES[settings.eviction],
+        cluster=settings.redis_cluster,
+        timeout=settings.redis_timeout,
+    )
+
+
+register(TierKind(RedisTier.name, rank=2, persistent=True, build=_build))
