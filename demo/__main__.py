@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 import httpx
+import numpy as np
 
 from demo.asking import Answer, Refused, ask
 from demo.pages import draw_pages
@@ -58,10 +59,11 @@ def _shipped_model(terminal: Terminal, folder: Path) -> None:
     terminal.title("1. The model that ships: page-reader, trained for this project")
     work = folder / "page-reader"
     work.mkdir()
+    terminal.paragraph("Starting the service ...")
     with ServiceProcess(work, model=str(SHIPPED), threads=threads()) as service, _client(service) as client:
         terminal.paragraph(
-            f"The service runs at {service.url}, its store is empty. Every request is sent a second time with policy "
-            "full, to compare. TTFT is the time to the first piece of the answer."
+            f"It runs at {service.url}, its store is empty. Every request is sent a second time with policy full, to "
+            "compare. TTFT is the time to the first piece of the answer."
         )
         _warm_up(client, service)
         for step in steps():
@@ -88,6 +90,9 @@ def _show_step(terminal: Terminal, service: ServiceProcess, client: httpx.Client
     terminal.line()
     terminal.field("expected", f"{step.question.answer}  {_mark(terminal, answer, step)}")
     full = answer if step.policy == "full" else ask(client, under_full_prefill(body))
+    if step.name == "c":
+        alone = ask(client, {**body, "cache": {"policy": "reuse"}})
+        terminal.field("for show", f"the stored entries as they are (policy reuse) would answer: {alone.text}")
     terminal.field("images", f"{_images(answer)}; {_tokens(answer)}")
     terminal.field("TTFT", f"{_milliseconds(answer)}; full prefill {_milliseconds(full)}")
 
@@ -97,6 +102,7 @@ def _mid_size_model(terminal: Terminal, folder: Path) -> None:
     from demo.random_model import MID_SIZE, write_random_model
 
     terminal.title("2. The same questions' shape on a mid-size model with RANDOM weights, made just now")
+    terminal.paragraph("Drawing the weights and starting the service ...")
     model = write_random_model(folder / "random-mid-size", MID_SIZE)
     work = folder / "mid-size"
     work.mkdir()
@@ -117,7 +123,7 @@ def _mid_size_model(terminal: Terminal, folder: Path) -> None:
 
 def _compare_all(terminal: Terminal, service: ServiceProcess, client: httpx.Client) -> dict[str, float]:
     """A row for each step as soon as it is measured; returns how many times longer full prefill took."""
-    layout = "   {:<52}{:<16}{:>7}{:>11}{:>9}{:>9}{:>10}"
+    layout = "   {:<56}{:<17}{:>7}{:>11}{:>9}{:>9}{:>10}"
     head = layout.format("request", "images", "reused", "refreshed", "TTFT", "full", "speed-up")
     terminal.line(terminal.style(head, "dim"))
     ratios: dict[str, float] = {}
@@ -149,8 +155,6 @@ def _client(service: ServiceProcess) -> httpx.Client:
 
 def _warm_up(client: httpx.Client, service: ServiceProcess, edge: int = 96) -> None:
     """One unrelated request that leaves nothing behind, so that no step pays for a library's first call."""
-    import numpy as np
-
     urls = page_urls(draw_pages(np.random.default_rng(0), 1), service.url, edge)
     ask(client, under_full_prefill({"prompt": "What is A?", "images": urls, "max_tokens": 2}))
 

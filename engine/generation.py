@@ -21,12 +21,16 @@ from engine.report import kv_report, usage
 from engine.runtime import Choice, Runtime
 from engine.sampling import Sampler, likely_logprobs
 from engine.text import Detokenizer, StopStrings
+from engine.tracing import record_phases
 from store.entry import ImageKV
 from store.tiered import Fetched
 
 # Answer tokens where a request does not say, and slots that the KV has for them at first (it grows with the answer).
 DEFAULT_MAX_TOKENS = 2048
 FIRST_ANSWER_SLOTS = 256
+
+# What lies between the times that a generation notes.
+PHASES = ("engine.queue", "engine.images", "engine.refresh", "engine.decode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +184,12 @@ class Generation:
         assert self._report is not None
         self._mark()
         submitted, started, images, first, end = self._marks
-        stores = self._prepared.request.cache.mode in ("auto", "rewrite")
+        request = self._prepared.request
+        counts = {"visual_tokens": self._report.visual_tokens, "refreshed": self._report.refreshed}
+        record_phases(request.traceparent, PHASES, self._marks, {"request.id": request.id, **counts})
+        stores = request.cache.mode in ("auto", "rewrite")
         self.finished = Finished(
-            self._prepared.request.id,
+            request.id,
             "length" if reason == "length" and not self._stops.found else "stop",
             usage(self._prepared.layout, self._report, self._generated, stores),
             self._report,

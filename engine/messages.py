@@ -91,7 +91,7 @@ class CacheOptions:
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """`tenant` is also who is served fairly beside others. A lower `priority` is served first. `timeout_seconds` from
-    `submit` on, None for no limit."""
+    `submit` on, None for no limit. `traceparent` (W3C) is the caller's span."""
 
     id: str
     tenant: str
@@ -101,6 +101,7 @@ class GenerateRequest:
     cache: CacheOptions = CacheOptions()
     priority: int = 0
     timeout_seconds: float | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class Prober:
 
     def probe(self, candidates: Candidates, plan: ScorePlan) -> Probe:
         device = self._family.device
-        scores = self._score_with_all_text(plan) if plan.all_text else self._score_with_query(plan)
+        scores = self.score_with_all_text(plan) if plan.all_text else self._score_with_query(plan)
         by_head = scores[:, :, torch.as_tensor(candidates.slots, device=device)]
         return Probe(
             by_head.mean(1),
@@ -84,7 +84,7 @@ class Prober:
             self._family, self._kv, rows, visible, _last(plan.last), plan.layers, self._work
         )
 
-    def _score_with_all_text(self, plan: ScorePlan) -> torch.Tensor:
+    def score_with_all_text(self, plan: ScorePlan) -> torch.Tensor:
         """The paper's stage 1: all text rows at full depth, their KV stays; the trailing text asks."""
         layout = self._rows.layout
         text, asking = layout.text_slots(), _asking_behind_images(layout, plan)

@@ -104,8 +104,10 @@ class Prefill:
         plan = policy.plan(self.family.shape, len(self.layout.spans))
         undecided = 0 < count < len(candidates)
         found = Probe(torch.empty(0), torch.empty(0), candidates.image)
-        if plan is not None and (undecided or plan.all_text):
+        if plan is not None and undecided:
             found = self.prober.probe(candidates, plan)
+        elif plan is not None and plan.all_text:
+            self.prober.score_with_all_text(plan)
         if not undecided:
             return candidates.slots[:count]
         chosen: Ints = candidates.slots[policy.select(found, count).cpu().numpy()]

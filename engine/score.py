@@ -67,9 +67,10 @@ def joined_by_head(head_mass: torch.Tensor, values: torch.Tensor) -> torch.Tenso
 
     head_mass [heads, tokens], values [kv_heads, tokens, head_dim] -> float32 [tokens].
     """
-    norms = torch.linalg.vector_norm(values.float(), dim=-1)
+    norms = values.float().pow(2).sum(-1).sqrt()
     grouped = head_mass.view(len(values), -1, head_mass.shape[-1])
-    return (grouped * norms[:, None]).mean(dim=(0, 1))
+    joined: torch.Tensor = (grouped * norms[:, None]).mean(dim=(0, 1))
+    return joined
 
 
 def behind_output(head_mass: torch.Tensor, values: torch.Tensor, projection: torch.Tensor) -> torch.Tensor:
@@ -81,7 +82,8 @@ def behind_output(head_mass: torch.Tensor, values: torch.Tensor, projection: tor
     kv_heads, tokens, _ = values.shape
     weighted = head_mass.view(kv_heads, -1, tokens, 1) * values.float()[:, None]
     by_token = weighted.permute(2, 0, 1, 3).reshape(tokens, -1)
-    return torch.linalg.vector_norm(F.linear(by_token, projection.float()), dim=-1)
+    added: torch.Tensor = F.linear(by_token, projection.float())
+    return added.pow(2).sum(-1).sqrt()
 
 
 def _by_kv_head(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from engine.client import EngineClient
 from engine.errors import EngineError
 from engine.settings import Defaults, Limits, ModelSettings
+from engine.tracing import configure as configure_tracing
 from engine.transport.inprocess import InProcessClient
 from engine.transport.process import ProcessClient
 from engine.transport.wire import Launch
@@ -81,9 +82,15 @@ def run_worker(descriptor: int) -> int:
     """The other end of `ProcessClient`: this program again, as the worker."""
     from engine.transport.child import serve_parent
 
-    settings = load_settings(os.environ)
-    configure_logging(settings.log_level, settings.log_format)
+    configure_process(load_settings(os.environ), "conduit-worker")
     return serve_parent(descriptor)
+
+
+def configure_process(settings: Settings, name: str) -> None:
+    """Logs and traces, alike in both processes."""
+    configure_logging(settings.log_level, settings.log_format)
+    if settings.otlp_endpoint is not None:
+        configure_tracing(settings.otlp_endpoint, name)
 
 
 def build_app(settings: Settings) -> FastAPI:
@@ -99,7 +106,7 @@ def main() -> int:
         return run_worker(int(sys.argv[2]))
     try:
         settings = load_settings(os.environ)
-        configure_logging(settings.log_level, settings.log_format)
+        configure_process(settings, "conduit-api")
         app = build_app(settings)
     except (SettingsError, EngineError, StoreError) as error:
         print(f"conduit cannot start: {error}", file=sys.stderr)

@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Match
 
 from engine.client import EngineClient
 from service.admission import Admission
@@ -24,7 +25,7 @@ from service.images.fetch import Fetcher
 from service.images.loader import ImageLoader, LoadLimits
 from service.images.url_index import UrlIndex
 from service.metrics import Metrics
-from service.middleware import Gatekeeper
+from service.middleware import Access, Gatekeeper
 from service.openapi import openapi_of
 from service.routes.cache import cache_router
 from service.routes.chat import chat_router
@@ -83,17 +84,19 @@ def create_app(
     own = (chat_router(services), cache_router(services), health_router(services))
     for router in (*own, *pages, *extra_routers):
         app.include_router(router)
-    app.add_middleware(Gatekeeper, keys=KeyRing(settings), public=_public_paths(settings))
+    keys = KeyRing(settings)
+    access = Access(keys, _public_paths(settings))
+    app.add_middleware(Gatekeeper, keys=keys, access=access)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _query_error)
     app.add_exception_handler(HTTPException, _http_error)
-    app.openapi = openapi_of(app)  # type: ignore[method-assign]
+    app.openapi = openapi_of(app, access.needs_key)  # type: ignore[method-assign]
     return app
 
 
 async def _close_when_draining(services: Services) -> None:
-    """Have the engine end what runs while its clients are still connected, so that a stream which does not make it
-    ends with an error event and not in the middle."""
+    """Have the engine end what runs while its clients are still connected, so that a stream which does not
+    make it ends with an error event and not in the middle."""
     # The flag is set in a signal handler, from where nothing in a loop can be woken safely.
     while not services.admission.draining:
         await asyncio.sleep(_DRAIN_POLL)
@@ -133,8 +136,10 @@ async def _query_error(request: Request, error: Exception) -> JSONResponse:
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    if error.status_code == 405:
-        body = error_body("method_not_allowed", "This route does not know that method.")
-    else:
-        body = error_body("not_found", "There is no such route.")
-    return JSONResponse(body, error.status_code, headers=error.headers)
+    if error.status_code != 405:
+        return JSONResponse(error_body("not_found", "There is no such route."), error.status_code)
+    # Starlette names the methods of the first route of that path only.
+    fitting = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    methods = sorted({method for route in fitting for method in getattr(route, "methods", None) or ()})
+    body = error_body("method_not_allowed", "This route does not know that method.")
+    return JSONResponse(body, 405, headers={"allow": ", ".join(methods)})

@@ -21,6 +21,7 @@ from service.generation import Generation
 from service.recording import RequestRecord
 from service.schemas import ChatRequest
 from service.tenancy import namespace
+from service.tracing import phase_span
 
 
 class Call:
@@ -45,8 +46,9 @@ class Call:
         """Load the images and have the engine accept the prompt. `stack` gets what must be closed."""
         conversation = read_conversation(chat, self._services.settings.max_images)
         try:
-            async with asyncio.timeout_at(self._deadline):
-                images = await self._services.images.load(conversation.images, self._tenant)
+            with phase_span("images"):
+                async with asyncio.timeout_at(self._deadline):
+                    images = await self._services.images.load(conversation.images, self._tenant)
         except TimeoutError:
             message = "The images took longer than this service allows."
             raise UnavailableError("request_timeout", message) from None

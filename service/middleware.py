@@ -21,20 +21,44 @@ from service.tenancy import KeyRing, presented_key
 _log = logging.getLogger(__name__)
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 ADMIN_PREFIX: Final = "/v1/cache/"
+CHAT_PREFIX: Final = "/v1/chat"
 HEALTH_PATHS: Final = frozenset({"/livez", "/readyz", "/health"})
 
 
-class Gatekeeper:
-    """`public` are the paths, or with a trailing slash the prefixes, that need no key. Everything else does,
-    a path that does not exist included, so that a new route is closed until somebody opens it."""
+class Access:
+    """Which paths are open. Everything is closed once there are keys, a path that does not exist included, so
+    that a new route is closed until somebody opens it; except health and the paths `public` (with a trailing
+    slash: what is below)."""
 
-    def __init__(self, app: ASGIApp, keys: KeyRing, public: frozenset[str]) -> None:
+    def __init__(self, keys: KeyRing, public: frozenset[str]) -> None:
+        self._keys = keys
+        self._public = HEALTH_PATHS | public
+        self._below = tuple(path for path in public if path.endswith("/") and path != "/")
+
+    def needs_key(self, path: str) -> bool:
+        if self._keys.open or path in self._public or path.startswith(self._below):
+            return False
+        return self._keys.has_tenants or path.startswith(ADMIN_PREFIX)
+
+    def refusal(self, path: str, key: str | None) -> str | None:
+        """The code of the error for who asks with `key`, None if he may."""
+        if not self.needs_key(path):
+            return None
+        admin = self._keys.is_admin(key)
+        if path.startswith(ADMIN_PREFIX):
+            return None if admin else "invalid_api_key" if key is None else "admin_key_required"
+        if self._keys.tenant(key) is not None or (admin and not path.startswith(CHAT_PREFIX)):
+            return None
+        return "invalid_api_key"
+
+
+class Gatekeeper:
+    """The one middleware of the service."""
+
+    def __init__(self, app: ASGIApp, keys: KeyRing, access: Access) -> None:
         self._app = app
         self._keys = keys
-        self._public = frozenset(path for path in public if not path.endswith("/")) | HEALTH_PATHS
-        self._public_prefixes = tuple(path for path in public if path.endswith("/") and path != "/")
-        if "/" in public:
-            self._public |= {"/"}
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -52,9 +76,10 @@ class Gatekeeper:
             self._log_access(scope, tracked.status, time.monotonic() - started)
 
     async def _serve(self, scope: Scope, receive: Receive, send: _Tracked, key: str | None) -> None:
-        refusal = self._refusal(scope, key)
+        scope["state"]["tenant"] = self._keys.tenant(key)
+        refusal = self._access.refusal(scope["path"], key)
         if refusal is not None:
-            await refusal(scope, receive, send)
+            await _refuse(refusal)(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)
@@ -65,21 +90,6 @@ class Gatekeeper:
             await _error("internal_error", "The service failed; the cause is in its log.")(
                 scope, receive, send
             )
-
-    def _refusal(self, scope: Scope, key: str | None) -> JSONResponse | None:
-        path, state = scope["path"], scope["state"]
-        tenant = self._keys.tenant(key)
-        state["tenant"] = tenant
-        if path in self._public or path.startswith(self._public_prefixes):
-            return None
-        admin = self._keys.is_admin(key)
-        if path.startswith(ADMIN_PREFIX):
-            if admin:
-                return None
-            if key is None:
-                return _unauthorized()
-            return _error("admin_key_required", "This needs the operator's key.")
-        return None if tenant is not None or (admin and not path.startswith("/v1/chat")) else _unauthorized()
 
     def _log_access(self, scope: Scope, status: int | None, seconds: float) -> None:
         state = scope["state"]
@@ -110,8 +120,10 @@ class _Tracked:
         await self._send(message)
 
 
-def _unauthorized() -> JSONResponse:
-    response = _error("invalid_api_key", "A valid API key is needed: send 'authorization: Bearer <key>'.")
+def _refuse(code: str) -> JSONResponse:
+    if code == "admin_key_required":
+        return _error(code, "This needs the operator's key.")
+    response = _error(code, "A valid API key is needed: send 'authorization: Bearer <key>'.")
     response.headers["www-authenticate"] = "Bearer"
     return response
 

@@ -29,7 +29,12 @@ _ERROR_SCHEMA: Final[dict[str, Any]] = {
         }
     },
 }
-_IMAGE: Final = "https://example.com/invoice-page-1.png"
+# A picture that is there wherever the example is tried; a URL is written in its place.
+_IMAGE: Final = (
+    "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAFElEQVR4nGM8ISfHgA0wYRUdtBIA0MoBFD5jqJkAAA"
+    "AASUVORK5CYII="
+)
 _CHAT_EXAMPLES: Final[dict[str, Any]] = {
     "openai": {
         "summary": "OpenAI parts, streamed",
@@ -82,22 +87,41 @@ CHAT_OPERATION: Final[dict[str, Any]] = {
 }
 
 
-def openapi_of(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """What `app.openapi` should be: the derived document with our schemas in it, made once."""
+def openapi_of(app: FastAPI, needs_key: Callable[[str], bool]) -> Callable[[], dict[str, Any]]:
+    """What `app.openapi` should be: the derived document with our schemas and answers in it, made once.
+    `needs_key` says which paths are closed without a key."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = get_openapi(
                 title=app.title, version=app.version, description=app.description, routes=app.routes
             )
-            _, models = models_json_schema(
-                [(ChatRequest, "validation"), (EvictRequest, "validation")], ref_template=_REF
-            )
-            schemas = document.setdefault("components", {}).setdefault("schemas", {})
-            schemas.update(models["$defs"], Error=_ERROR_SCHEMA)
-            document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-            document["security"] = [{"key": []}]
+            _add_schemas(document.setdefault("components", {}))
+            for path, operations in document["paths"].items():
+                for operation in operations.values():
+                    _correct(operation, needs_key(path))
             app.openapi_schema = document
         return app.openapi_schema
 
     return openapi
+
+
+def _add_schemas(components: dict[str, Any]) -> None:
+    _, models = models_json_schema(
+        [(ChatRequest, "validation"), (EvictRequest, "validation")], ref_template=_REF
+    )
+    schemas = components.setdefault("schemas", {})
+    schemas.update(models["$defs"], Error=_ERROR_SCHEMA)
+    # FastAPI's own validation errors never leave the service in that shape.
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+
+
+def _correct(operation: dict[str, Any], closed: bool) -> None:
+    responses = operation["responses"]
+    if responses.pop("422", None) is not None:
+        responses.update(error_answers(400))
+    if closed:
+        operation["security"] = [{"key": []}]
+        responses.update(error_answers(401))

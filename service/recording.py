@@ -7,6 +7,8 @@ import logging
 import time
 from types import TracebackType
 
+from opentelemetry.trace import Span
+
 from engine.messages import Finished
 from service.disconnect import ClientGone
 from service.errors import ServiceError
@@ -19,8 +21,9 @@ class RequestRecord:
     """Use as a context manager around the whole request, its stream included: leaving it writes the
     record."""
 
-    def __init__(self, metrics: Metrics, request_id: str, tenant: str) -> None:
+    def __init__(self, metrics: Metrics, span: Span, request_id: str, tenant: str) -> None:
         self._metrics = metrics
+        self._span = span
         self._fields: dict[str, object] = {"request_id": request_id, "tenant": tenant}
         self._started = time.monotonic()
         self._last_text: float | None = None
@@ -51,6 +54,8 @@ class RequestRecord:
             "reused_tokens": end.report.reused,
             "refreshed_tokens": end.report.refreshed,
         }
+        self._span.set_attribute("visual_tokens.reused", end.report.reused)
+        self._span.set_attribute("visual_tokens.refreshed", end.report.refreshed)
 
     def failed(self, code: str) -> None:
         self._outcome = code
@@ -71,4 +76,5 @@ class RequestRecord:
         seconds = time.monotonic() - self._started
         self._metrics.requests.labels(self._outcome).inc()
         self._metrics.e2e.observe(seconds)
+        self._span.set_attribute("outcome", self._outcome)
         _log.info("chat", extra={**self._fields, "outcome": self._outcome, "seconds": round(seconds, 6)})

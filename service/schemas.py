@@ -182,6 +182,10 @@ Stop = Annotated[str, Field(min_length=1)]
 class ChatRequest(WireModel):
     """Either `messages`, or `prompt` with `images`. Temperature is 0 (greedy) unless set."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["messages"]}, {"required": ["prompt"]}]},
+    )
+
     model: str | None = None
     messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
     prompt: str | None = None

@@ -80,6 +80,7 @@ class Settings(BaseModel):
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] = "json"
+    otlp_endpoint: str | None = None
     api_keys: ApiKeys = ()
     admin_key: Annotated[SecretStr, Field(min_length=8)] | None = None
     public_metrics: bool = False

@@ -25,6 +25,11 @@ class KeyRing:
         """True if no key of any kind is set: then everybody is the default tenant and the operator."""
         return not self._tenants and self._admin is None
 
+    @property
+    def has_tenants(self) -> bool:
+        """True if callers need a key of their own."""
+        return bool(self._tenants)
+
     def tenant(self, key: str | None) -> str | None:
         """The tenant that `key` stands for; None if it stands for nobody."""
         if not self._tenants:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 
 class Breaker:
-    """Opens after `failures` in a row; every `rest` seconds from then on one call may try, and closes it if it works.
-    Thread-safe."""
+    """Opens after `failures` in a row; every `rest` seconds from then on one call may try, and closes it if
+    it works. Thread-safe."""
 
     def __init__(self, failures: int, rest: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = failures

@@ -1,15 +1,16 @@
-"""The operator's list of entries, merged from what each tier holds. Pure."""
+"""The operator's list of entries, merged from what each tier holds."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from store.holds import Holds
 from store.index import Row
 from store.types import EntryFilter, EntryInfo
 
 
-def entry_info(held: Sequence[tuple[str, Row]], leased: bool) -> EntryInfo:
+def entry_info(held: Sequence[tuple[str, Row]], holds: Holds) -> EntryInfo:
     """One entry from its rows, fastest tier first; size and facts come from the slowest, which holds the
     record."""
     row = held[-1][1]
@@ -29,18 +30,19 @@ def entry_info(held: Sequence[tuple[str, Row]], leased: bool) -> EntryInfo:
         created=info.created,
         last_used=max(row.last_used for _, row in held),
         hits=max(row.hits for _, row in held),
-        leased=leased,
+        leased=holds.leased(row.digest),
         model_digest=info.model_digest,
+        pinned=holds.pinned(row.digest),
     )
 
 
-def merge(tiers: Iterable[tuple[str, Iterable[Row]]], leased: Callable[[bytes], bool]) -> list[EntryInfo]:
+def merge(tiers: Iterable[tuple[str, Iterable[Row]]], holds: Holds) -> list[EntryInfo]:
     """Every entry once, by key."""
     held: dict[bytes, list[tuple[str, Row]]] = defaultdict(list)
     for name, rows in tiers:
         for row in rows:
             held[row.digest].append((name, row))
-    return [entry_info(held[digest], leased(digest)) for digest in sorted(held)]
+    return [entry_info(held[digest], holds) for digest in sorted(held)]
 
 
 def matches(info: EntryInfo, select: EntryFilter, now: float) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
+from store.codec import Prepared
 from store.counters import TierCounters
 from store.header import RecordInfo
 from store.index import Row
@@ -29,7 +30,8 @@ E = TypeVar("E", bound=Entry)
 
 @dataclass(frozen=True, slots=True)
 class Slot(Generic[E]):
-    """A decoded entry. `bytes` is the size of its record."""
+    """A decoded entry. `bytes` is the size of its record. `unwritten` is set while it is in no tier by
+    intent."""
 
     digest: bytes
     entry: E
@@ -37,6 +39,10 @@ class Slot(Generic[E]):
     bytes: int
     last_used: float
     hits: int = 0
+    unwritten: Prepared[E] | None = None
+
+    def row(self) -> Row:
+        return Row(self.digest, self.info, self.bytes, self.last_used, self.hits)
 
 
 class DecodedCache(Generic[E]):
@@ -89,11 +95,11 @@ class DecodedCache(Generic[E]):
     def rows(self) -> list[Row]:
         with self._lock:
             slots = list(self._slots.values())
-        return [Row(slot.digest, slot.info, slot.bytes, slot.last_used, slot.hits) for slot in slots]
+        return [slot.row() for slot in slots]
 
     def row(self, digest: bytes) -> Row | None:
         slot = self._slots.get(digest)
-        return None if slot is None else Row(digest, slot.info, slot.bytes, slot.last_used, slot.hits)
+        return None if slot is None else slot.row()
 
     def stats(self) -> TierStats:
         with self._lock:

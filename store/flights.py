@@ -56,6 +56,11 @@ class Flights(Generic[R]):
             if not flight.forgotten:
                 keep()
 
+    def forget_all(self) -> None:
+        with self._lock:
+            for flight in self._flights.values():
+                flight.forgotten = True
+
     def forget(self, digest: bytes) -> None:
         """What is being loaded or compiled now must not be kept."""
         with self._lock:

@@ -1,11 +1,13 @@
-"""Who keeps an entry from being evicted."""
+"""Who keeps an entry from being evicted: the requests that use it, and the operator."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 from store.eviction import Hold
+from store.wishes import Wishes
 
 
 class Lease:
@@ -25,9 +27,11 @@ class Lease:
 
 
 class Holds:
-    """Leases by digest. Thread-safe."""
+    """Leases by digest, beside the pins of `wishes`. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, wishes: Wishes, clock: Callable[[], float]) -> None:
+        self._wishes = wishes
+        self._clock = clock
         self._leases: Counter[bytes] = Counter()
         self._lock = threading.Lock()
 
@@ -45,8 +49,17 @@ class Holds:
     def leased(self, digest: bytes) -> bool:
         return digest in self._leases
 
+    def pinned(self, digest: bytes) -> str:
+        """ "hard", "soft" or ""."""
+        pin = self._wishes.pinned(digest, self._clock())
+        if pin is None:
+            return ""
+        return "hard" if pin.hard else "soft"
+
     def hold(self, digest: bytes) -> Hold:
-        return Hold.HARD if digest in self._leases else Hold.FREE
+        if digest in self._leases:
+            return Hold.HARD
+        return {"hard": Hold.HARD, "soft": Hold.SOFT, "": Hold.FREE}[self.pinned(digest)]
 
     @property
     def leases(self) -> int:

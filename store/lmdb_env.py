@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import shutil
 import threading
 import time
 import weakref
@@ -23,6 +24,7 @@ _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 10.0
 _MAX_READERS = 1024
+_SHORT_OF_SPACE = 32 << 20
 _BROKEN_ERRORS = (
     lmdb.CorruptedError,
     lmdb.InvalidError,
@@ -104,6 +106,32 @@ class Environment:
         with self._using() as opened, self._translated():
             opened.env.sync(True)
 
+    def compact(self) -> int:
+        """Put a compacted copy in the place of the file; bytes given back. No writer may be at work. Raises
+        TierUnavailable("shared") if another process has it open, TierFull if there is no room for the
+        copy."""
+        opened = self.open()
+        copy = self._path / "compact"
+        before = self.physical_bytes()
+        self._claim()
+        try:
+            with self._translated():
+                shutil.rmtree(copy, ignore_errors=True)
+                copy.mkdir(mode=0o700)
+                opened.env.copy(str(copy), compact=True)
+            with self._condition:
+                self._condition.wait_for(lambda: self._active == 0)
+                opened.env.close()
+                self._opened = None
+                (copy / DATA).replace(self._path / DATA)
+        except OSError as error:
+            raise TierUnavailable("failed", str(error)) from error
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+            self._share()
+        self.open()
+        return max(0, before - self.physical_bytes())
+
     def physical_bytes(self) -> int:
         """What the data file occupies on disk."""
         try:
@@ -180,6 +208,20 @@ class Environment:
             raise TierUnavailable("unreadable", str(error)) from error
         return alone
 
+    def _claim(self) -> None:
+        """Keep other processes from opening the directory. Raises TierUnavailable("shared") if one has it
+        open."""
+        assert self._mark is not None
+        try:
+            fcntl.flock(self._mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._share()
+            raise TierUnavailable("shared", "another process has it open") from error
+
+    def _share(self) -> None:
+        assert self._mark is not None
+        fcntl.flock(self._mark, fcntl.LOCK_SH)
+
     def _begin_read(self, opened: Opened) -> Any:
         try:
             return opened.env.begin(buffers=True)
@@ -189,17 +231,22 @@ class Environment:
 
     @contextmanager
     def _using(self) -> Iterator[Opened]:
-        opened = self.open()
-        with self._condition:
-            if self._opened is not opened:
-                raise TierUnavailable("closed")
-            self._active += 1
+        opened = self._enter()
         try:
             yield opened
         finally:
             with self._condition:
                 self._active -= 1
                 self._condition.notify_all()
+
+    def _enter(self) -> Opened:
+        while True:
+            opened = self.open()
+            with self._condition:
+                # Between the two lines above it may have been closed, or reopened by a compaction.
+                if self._opened is opened:
+                    self._active += 1
+                    return opened
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -215,7 +262,16 @@ class Environment:
             self._mark_broken(error)
             raise TierUnavailable("broken", str(error)) from error
         except (lmdb.Error, OSError, MemoryError) as error:
+            # LMDB reports a write that was cut short by a full disk as an input/output error.
+            if self._free_bytes() < _SHORT_OF_SPACE:
+                raise TierFull("disk_full", str(error)) from error
             raise TierUnavailable("failed", str(error)) from error
+
+    def _free_bytes(self) -> int:
+        try:
+            return shutil.disk_usage(self._path).free
+        except OSError:
+            return 0
 
     def _mark_broken(self, error: lmdb.Error) -> None:
         """A damaged tree is dangerous to walk and to close over other readers: use it no more, have the next

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from store.codec import codec_named
+from store.eviction import POLICIES
 from store.settings import StoreSettings
 from store.tier import kinds
 from store.tiered import TieredStore
+from store.wishes import Wishes
 
 if TYPE_CHECKING:
     from store.entry import ImageKV
@@ -16,6 +18,13 @@ if TYPE_CHECKING:
 def open_store(settings: StoreSettings) -> TieredStore[ImageKV]:
     """Nothing is opened or connected yet: that happens at first use. Raises InvalidSettings."""
     tiers = [tier for kind in kinds() if (tier := kind.build(settings)) is not None]
+    wishes = Wishes(None if settings.path is None else settings.path / "wishes.json")
     return TieredStore(
-        tiers, codec_named(settings.codec), settings.decoded_bytes, queue_bytes=settings.queue_bytes
+        tiers,
+        codec_named(settings.codec),
+        settings.decoded_bytes,
+        queue_bytes=settings.queue_bytes,
+        policy=POLICIES[settings.eviction],
+        persist_on_second=settings.persist_on == "second",
+        wishes=wishes,
     )

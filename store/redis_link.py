@@ -34,7 +34,8 @@ _READ_SIZE = 1 << 18
 
 
 class RedisLink:
-    """Connects at the first call. `timeout` bounds each wait, for a connection and for each answer, in seconds."""
+    """Connects at the first call. `timeout` bounds each wait, for a connection and for each answer, in
+    seconds."""
 
     def __init__(self, url: str, cluster: bool, timeout: float, breaker: Breaker | None = None) -> None:
         self._url = url
@@ -50,8 +51,8 @@ class RedisLink:
         return not self._closed and not self._breaker.open
 
     def run(self, work: Callable[[Any], T]) -> T:
-        """`work` on a client. Raises TierUnavailable at once while the server does not answer, TierFull when it is out
-        of memory."""
+        """`work` on a client. Raises TierUnavailable at once while the server does not answer, TierFull when
+        it is out of memory."""
         if self._closed:
             raise TierUnavailable("closed")
         if not self._breaker.admits():

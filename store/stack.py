@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal
 
@@ -13,9 +13,10 @@ from store.buffers import BufferPool
 from store.codec import Codec, Prepared
 from store.decoded import E, Slot
 from store.errors import CodecError, Rejected, TierError
-from store.eviction import HoldOf
+from store.eviction import HoldOf, Policy, lru
 from store.header import RecordInfo
 from store.health import Health
+from store.quota import make_room
 from store.record import Record, RecordReader, build
 from store.tier import Tier
 from store.writer import Job, WriteBehind
@@ -48,7 +49,9 @@ class TierStack(Generic[E]):
         codec: Codec[E],
         buffers: BufferPool,
         hold: HoldOf,
+        quota: Callable[[str], int | None],
         queue_bytes: int,
+        policy: Policy = lru,
     ) -> None:
         self.tiers = tuple(tiers)
         self.health = Health()
@@ -56,6 +59,8 @@ class TierStack(Generic[E]):
         self._codec = codec
         self._buffers = buffers
         self._hold = hold
+        self._quota = quota
+        self._policy = policy
         self._dropped: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -98,8 +103,8 @@ class TierStack(Generic[E]):
             self._drop("queue_full")
 
     def remove(self, digest: bytes, tiers: Sequence[Tier], reason: str | None = None) -> bool:
-        """Now, from all of `tiers`; what waits to be written is dropped."""
-        found = self.writer.cancel(digest)
+        """Now, from all of `tiers`."""
+        found = False
         for tier in tiers:
             try:
                 found |= tier.delete(digest, reason)
@@ -144,6 +149,9 @@ class TierStack(Generic[E]):
     def _put(self, record: Record, when: float, tiers: Sequence[Tier], replace: bool) -> None:
         for tier in tiers:
             try:
+                quota = self._quota(record.manifest.info.tenant)
+                if quota is not None:
+                    make_room(tier, record, quota, when, self._policy, self._hold)
                 tier.put(record, when, self._hold, replace)
                 self.health.worked(tier.name)
             except TierError as error:

@@ -38,9 +38,10 @@ class Tier(Protocol):
     @property
     def name(self) -> str: ...
 
-    def get(self, digest: bytes, sink: Sink) -> bool:
+    def get(self, digest: bytes, sink: Sink, count: bool = True) -> bool:
         """Push the record into `sink`; False if there is none. A missing piece is Rejected("torn"). Bytes
-        pushed are valid during the call only. Does not count as a use."""
+        pushed are valid during the call only. Does not
+        count as a use; `count` is whether it shows in hits, misses and rejections."""
         ...
 
     def put(self, record: Record, when: float, hold: HoldOf, replace: bool = False) -> None:
@@ -71,6 +72,10 @@ class Tier(Protocol):
 
     def flush(self) -> None:
         """Write down what was put off."""
+        ...
+
+    def compact(self) -> int:
+        """Give space that is free inside the tier back to the system, if it keeps any; bytes given back."""
         ...
 
     def close(self) -> None: ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal
 
 from store.admin import StoreAdmin
@@ -17,13 +17,16 @@ from store.buffers import BufferPool
 from store.codec import Codec, Prepared
 from store.decoded import DecodedCache, E, Slot
 from store.errors import InvalidKey, StoreClosed
+from store.eviction import Policy, lru
 from store.flights import Flight, Flights
 from store.header import RecordInfo
 from store.holds import Holds, Lease
 from store.keys import VisualKey
+from store.sightings import Sightings
 from store.stack import Missed, TierStack
 from store.tier import Tier
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, StoreStats
+from store.wishes import Wishes
 
 Mode = Literal["auto", "read", "bypass", "rewrite"]
 Outcome = Literal["hit", "miss", "outdated", "corrupt", "bypass"]
@@ -76,7 +79,9 @@ class TieredStore(Generic[E]):
     """Thread-safe. It may be built before a fork, its first use must be after.
 
     tiers: fastest first. decoded_bytes, queue_bytes: budgets of the decoded cache and of what waits to be
-    written.
+    written. policy: who goes first when a tenant is over its quota. persist_on_second: write an entry to the
+    tiers only when it is asked for again. wishes: pins and quotas. `admin` has what operators need beyond the
+    methods here.
     """
 
     def __init__(
@@ -86,18 +91,27 @@ class TieredStore(Generic[E]):
         decoded_bytes: int,
         *,
         queue_bytes: int = 512 << 20,
+        policy: Policy = lru,
+        persist_on_second: bool = False,
+        wishes: Wishes | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._codec = codec
         self._clock = clock
-        self._holds = Holds()
+        wishes = wishes or Wishes(None)
+        self._holds = Holds(wishes, clock)
         # A quarter of the decoded cache may lie idle in buffers, at least room for a few entries.
         self._buffers = BufferPool(max(decoded_bytes // 4, 64 << 20))
         self._decoded: DecodedCache[E] = DecodedCache(decoded_bytes, self._holds.leased)
         self._flights: Flights[_Found[E]] = Flights()
-        self._stack: TierStack[E] = TierStack(tiers, codec, self._buffers, self._holds.hold, queue_bytes)
+        self._stack: TierStack[E] = TierStack(
+            tiers, codec, self._buffers, self._holds.hold, wishes.quota, queue_bytes, policy
+        )
+        self._sightings = Sightings() if persist_on_second else None
         flights: Flights[Any] = self._flights
-        self._admin: StoreAdmin[E] = StoreAdmin(self._stack, self._decoded, flights, self._holds, clock)
+        self.admin: StoreAdmin[E] = StoreAdmin(
+            self._stack, self._decoded, flights, self._holds, wishes, self._buffers, clock
+        )
         self._compiles = 0
         self._closed = False
 
@@ -131,12 +145,12 @@ class TieredStore(Generic[E]):
 
     def lookup(self, key: VisualKey) -> EntryInfo | None:
         """What is stored under `key`, without loading it or counting a use."""
-        return self._admin.entry(key.hex)
+        return self.admin.entry(key.hex)
 
     def stats(self) -> StoreStats:
         """Opens the tiers, if nothing has yet, so that `degraded` says what is wrong with them."""
         queued, queued_bytes = self._stack.writer.depth
-        summary = self._admin.summary()
+        summary = self.admin.summary()
         return StoreStats(
             tiers=summary.tiers,
             decoded=self._decoded.stats(),
@@ -153,21 +167,21 @@ class TieredStore(Generic[E]):
 
     def entries(self, select: EntryFilter, cursor: str | None = None, limit: int = 100) -> EntryPage:
         """Entries that match, by key; `cursor` is the one of the page before."""
-        return self._admin.entries(select, cursor, limit)
+        return self.admin.entries(select, cursor, limit)
 
     def entry(self, key: str) -> EntryInfo | None:
         """Look without touching recency."""
-        return self._admin.entry(key)
+        return self.admin.entry(key)
 
     def delete(self, key: str) -> bool:
         """Remove from every tier, and from what waits to be written; False if it was nowhere. Who uses it
         keeps it."""
-        return self._admin.delete(key)
+        return self.admin.delete(key)
 
     def evict(self, select: EntryFilter, max_bytes: int | None = None, dry_run: bool = False) -> EvictResult:
         """Remove least recently used entries that match and are not in use, until `max_bytes` are freed
         (None: all). With `select.tier`, from that tier only."""
-        return self._admin.evict(select, max_bytes, dry_run)
+        return self.admin.evict(select, max_bytes, dry_run)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was queued is written; False if `timeout` seconds did not suffice."""
@@ -237,6 +251,8 @@ class TieredStore(Generic[E]):
         slot = self._decoded.get(digest, now) or self._stack.writer.pending(digest)
         if slot is None:
             return None
+        if slot.unwritten is not None:
+            self._write(replace(slot, unwritten=None), slot.unwritten, replace_old=False)
         self._stack.touch(digest, now)
         return _Found(slot, "hit", "", self._decoded.name)
 
@@ -245,7 +261,7 @@ class TieredStore(Generic[E]):
         # What is being loaded at this moment is older.
         self._flights.forget(digest)
         if found.unkept is not None:
-            self._keep(found.slot, found.unkept, replace=True)
+            self._keep(found.slot, found.unkept, replace_old=True)
         return found
 
     def _compile(
@@ -261,9 +277,15 @@ class TieredStore(Generic[E]):
         slot = Slot(digest, entry, info, self._codec.payload_bytes(entry), now)
         return _Found(slot, outcome, reason, None, 0.0, seconds, prepared)
 
-    def _keep(self, slot: Slot[E], prepared: Prepared[E], replace: bool = False) -> None:
+    def _keep(self, slot: Slot[E], prepared: Prepared[E], replace_old: bool = False) -> None:
+        if self._sightings is not None and not replace_old and not self._sightings.again(slot.digest):
+            self._show(replace(slot, unwritten=prepared))
+            return
+        self._write(slot, prepared, replace_old)
+
+    def _write(self, slot: Slot[E], prepared: Prepared[E], replace_old: bool) -> None:
         self._show(slot)
-        self._stack.store(slot, prepared, replace)
+        self._stack.store(slot, prepared, replace_old)
 
     def _show(self, slot: Slot[E]) -> None:
         self._decoded.put(slot)

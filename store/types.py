@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class EntryInfo:
     """One stored entry as an operator sees it. Times are seconds since the epoch; `tiers` fastest first;
     `bytes` is the size of the encoded record. `model_digest` tells weights, revision and settings of one
-    `model` apart."""
+    `model` apart; `pinned` is "soft", "hard" or ""."""
 
     key: str
     kind: str
@@ -28,6 +28,7 @@ class EntryInfo:
     hits: int
     leased: bool
     model_digest: str = ""
+    pinned: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,16 @@ class EvictResult:
     bytes: int
     skipped_leased: int
     dry_run: bool
+    skipped_pinned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaInfo:
+    """`bytes` is the limit in each tier, `held` what the tenant holds, each entry once."""
+
+    tenant: str
+    bytes: int
+    held: int
 
 
 @dataclass(frozen=True, slots=True)

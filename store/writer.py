@@ -59,6 +59,12 @@ class WriteBehind(Generic[S]):
                     return job.slot
             return None
 
+    def all_pending(self) -> list[S]:
+        """What is about to be written, oldest first; of one digest the newest."""
+        with self._condition:
+            jobs = [job for job in (self._running, *self._jobs) if job is not None]
+            return list({job.digest: job.slot for job in jobs if job.slot is not None}.values())
+
     def cancel(self, digest: bytes) -> bool:
         """Drop the jobs of `digest`, having waited for one that runs; True if something to be written was
         dropped."""

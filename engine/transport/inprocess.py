@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Protocol
 
 from engine.client import CacheAdmin
 from engine.messages import EngineInfo, EngineStatus, Event, Failed, Finished, GenerateRequest
+from engine.tracing import current_traceparent
 from engine.transport.streams import Streams
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, StoreStats
 
@@ -55,7 +57,7 @@ class InProcessClient:
         events = self._streams.open(request.id)
         ended = False
         try:
-            self._worker.submit(request, self._streams.hand_over)
+            self._worker.submit(replace(request, traceparent=current_traceparent()), self._streams.hand_over)
             while not ended:
                 event = await events.get()
                 ended = isinstance(event, Finished | Failed)

@@ -20,6 +20,7 @@ from typing import Any
 from engine.client import CacheAdmin
 from engine.errors import EngineStopped
 from engine.messages import EngineInfo, EngineStatus, Event, Failed, Finished, GenerateRequest
+from engine.tracing import current_traceparent
 from engine.transport.streams import Streams
 from engine.transport.wire import (
     Abort,
@@ -176,7 +177,7 @@ class ProcessClient:
         events = self.streams.open(request.id)
         ended = False
         try:
-            self._post(Submit(request), request.id)
+            self._post(Submit(replace(request, traceparent=current_traceparent())), request.id)
             while not ended:
                 event = await events.get()
                 ended = isinstance(event, Finished | Failed)

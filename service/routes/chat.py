@@ -17,6 +17,7 @@ from service.generation import Generation
 from service.openapi import CHAT_OPERATION
 from service.recording import RequestRecord
 from service.schemas import ChatRequest
+from service.tracing import request_span
 from service.validation import read_body
 
 
@@ -59,9 +60,9 @@ class ChatEndpoint:
 
     async def _begin(self, request: Request, stack: AsyncExitStack) -> tuple[Call, Generation]:
         # A frame of its own: the body with its images in base64 is not kept while the answer is generated.
-        services, tenant = self._services, request.state.tenant
-        record = RequestRecord(services.metrics, request.state.request_id, tenant)
-        stack.enter_context(record)
+        services, tenant, request_id = self._services, request.state.tenant, request.state.request_id
+        span = stack.enter_context(request_span(request.headers, request_id))
+        record = stack.enter_context(RequestRecord(services.metrics, span, request_id, tenant))
         stack.enter_context(services.admission.admit(tenant))
         chat = await read_body(request, ChatRequest, services.settings.max_body_bytes)
         call = Call(services, record, chat, tenant)

@@ -1,4 +1,5 @@
-"""The web page at `/`: one file without anything from elsewhere, held to that by its content security policy."""
+"""The web page at `/`: one file without anything from elsewhere, held to that by its content security
+policy."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ def page_router() -> APIRouter:
 
 
 def _policy(text: str) -> str:
-    """Only the page's own script and style run, only this service is talked to; pictures may be from anywhere, since
-    they are what the user typed."""
+    """Only the page's own script and style run, only this service is talked to; pictures may be from
+    anywhere, since they are what the user typed."""
     script, style = (_source_hash(text, tag) for tag in ("script", "style"))
     return (
         f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; "

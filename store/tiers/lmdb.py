@@ -39,6 +39,7 @@ _USAGE = struct.Struct("<dQ")
 _NUMBER = struct.Struct(">I")
 _BUMP_KEY = b"bump"
 _BATCH = 16
+_READ_ONLY_SECONDS = 60.0
 _HEADROOM = 0.28
 _MIN_HEADROOM = 16 << 20
 
@@ -67,24 +68,26 @@ class LmdbTier:
         self._load_lock = threading.Lock()
         self._loaded_by: int | None = None
         self._last_commit = 0
+        self._read_only_until = 0.0
         self._touched: set[bytes] = set()
         self._touch_lock = threading.Lock()
 
-    def get(self, digest: bytes, sink: Sink) -> bool:
+    def get(self, digest: bytes, sink: Sink, count: bool = True) -> bool:
         started = time.perf_counter()
+        counters = self._counters if count else TierCounters(self.name)
         try:
             with self._environment.read() as (transaction, opened):
                 nbytes = _push(transaction, opened, digest, sink)
         except Rejected as error:
-            self._counters.rejected(error.reason)
+            counters.rejected(error.reason)
             raise
         except TierUnavailable:
-            self._counters.miss("unavailable")
+            counters.miss("unavailable")
             raise
         if nbytes is None:
-            self._counters.miss("absent")
+            counters.miss("absent")
             return False
-        self._counters.hit(nbytes, time.perf_counter() - started)
+        counters.hit(nbytes, time.perf_counter() - started)
         return True
 
     def put(self, record: Record, when: float, hold: HoldOf, replace: bool = False) -> None:
@@ -126,10 +129,18 @@ class LmdbTier:
         return self._counters.stats(available, len(self._index), self._index.nbytes, physical, self._budget)
 
     def problems(self) -> tuple[str, ...]:
-        return self._environment.problems
+        short = time.monotonic() < self._read_only_until
+        alarm = ("the file system is short of space: the disk tier is read-only",) if short else ()
+        return (*self._environment.problems, *alarm)
 
     def flush(self) -> None:
         self._serial.run(self._write_usage)
+
+    def compact(self) -> int:
+        """Copy what is live to a new file and use that; needs room for it. Reads and writes wait
+        meanwhile."""
+        self._load()
+        return self._serial.run(self._environment.compact)
 
     def close(self) -> None:
         if self._environment.opened_by is not None:
@@ -160,11 +171,11 @@ class LmdbTier:
             self._index.reset(rows)
             self._loaded_by, self._last_commit = self._environment.opened_by, commit
         for reason, digests in unreadable.items():
-            self._delete(digests)
+            self._serial.run(lambda digests=digests: self._delete(digests))  # type: ignore[misc]
             for _ in digests:
                 self._counters.rejected(reason)
         if first and opened.alone:
-            self._delete_orphans()
+            self._serial.run(self._delete_orphans)
 
     def _read_rows(self, known: dict[bytes, Row]) -> tuple[list[Row], dict[RejectReason, list[bytes]]]:
         rows: list[Row] = []
@@ -210,6 +221,8 @@ class LmdbTier:
             self._delete([record.digest])
         if record.nbytes > self._budget:
             raise TierFull("too_large", f"{record.nbytes} bytes, budget {self._budget}")
+        if time.monotonic() < self._read_only_until:
+            raise TierFull("read_only", "the file system is short of space")
         try:
             self._make_room(self._index.nbytes + record.nbytes - self._budget, when, hold, "budget")
             self._write(record, when)
@@ -220,13 +233,20 @@ class LmdbTier:
         return True
 
     def _retry(self, record: Record, when: float, hold: HoldOf, reason: str) -> None:
-        self._delete([record.digest])
-        self._make_room(record.nbytes + self._budget // 8, when, hold, reason, at_least=False)
+        """Once more, with more room. If it is the file system that has none, give up writing for a while."""
         try:
-            self._write(record, when)
-        except TierFull:
             self._delete([record.digest])
+            more = max(2 * record.nbytes, self._index.nbytes // 8)
+            self._make_room(more, when, hold, reason, at_least=False)
+            self._write(record, when)
+        except TierFull as error:
+            if error.reason == "disk_full":
+                _log.error("file system is short of space: %s is read-only", self.name)
+                self._read_only_until = time.monotonic() + _READ_ONLY_SECONDS
+            else:
+                self._delete([record.digest])
             raise
+        self._read_only_until = 0.0
 
     def _make_room(self, need: int, when: float, hold: HoldOf, reason: str, at_least: bool = True) -> None:
         if need <= 0:

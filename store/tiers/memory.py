@@ -30,12 +30,13 @@ class MemoryTier:
         self._lock = threading.Lock()
         self._closed = False
 
-    def get(self, digest: bytes, sink: Sink) -> bool:
+    def get(self, digest: bytes, sink: Sink, count: bool = True) -> bool:
         started = time.perf_counter()
+        counters = self._counters if count else TierCounters(self.name)
         self._check_open()
         held = self._records.get(digest)
         if held is None:
-            self._counters.miss("absent")
+            counters.miss("absent")
             return False
         head, payload = held
         try:
@@ -44,9 +45,9 @@ class MemoryTier:
             for start in range(0, len(payload), PIECE_BYTES):
                 sink.piece(view[start : start + PIECE_BYTES])
         except Rejected as error:
-            self._counters.rejected(error.reason)
+            counters.rejected(error.reason)
             raise
-        self._counters.hit(len(payload), time.perf_counter() - started)
+        counters.hit(len(payload), time.perf_counter() - started)
         return True
 
     def put(self, record: Record, when: float, hold: HoldOf, replace: bool = False) -> None:
@@ -93,6 +94,9 @@ class MemoryTier:
 
     def flush(self) -> None:
         """Nothing is put off."""
+
+    def compact(self) -> int:
+        return 0
 
     def close(self) -> None:
         with self._lock:

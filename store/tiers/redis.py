@@ -5,23 +5,27 @@
     vkv:{index}:used      sorted set: digest -> last use, seconds since the epoch
     vkv:{index}:hits      hash: digest -> uses
 
-The braces keep a record in one slot of a cluster. Pieces get a time to live when they are written, which is taken away
-just before the manifest is: what a writer that dies leaves behind goes by itself. A server that evicts on its own tears
-records; that shows as a missing piece. Pieces travel in small windows, so that other clients of a server with one
-thread are not kept waiting and replies do not pile up in its memory.
+The braces keep a record in one slot of a cluster. Pieces get a time to live when they are written, which is
+taken away right after the manifest is there: what a writer that dies leaves behind goes by itself, or is a
+torn record. A server that evicts on its own tears records; that shows as a missing piece. Pieces travel in
+small windows, so that other clients of a server with one thread are not kept waiting and replies do not pile
+up in its memory.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from typing import Any
 
+from redis.exceptions import OutOfMemoryError
+
 from store.counters import TierCounters
 from store.errors import Rejected, TierError, TierFull, TierUnavailable
 from store.eviction import POLICIES, HoldOf, Policy, choose, lru
-from store.header import Manifest, parse
+from store.header import parse
 from store.index import Index, Row
 from store.record import Record
 from store.redis_link import RedisLink
@@ -34,6 +38,8 @@ _log = logging.getLogger(__name__)
 _USED = "vkv:{index}:used"
 _HITS = "vkv:{index}:hits"
 _WINDOW = 4
+_ID_BYTES = 8
+_MOST_PIECES = 4096
 _UNLINK_WINDOW = 64
 _LISTING_WINDOW = 256
 _HALF_WRITTEN_SECONDS = 600
@@ -46,12 +52,13 @@ def _manifest_key(digest: bytes) -> str:
     return f"vkv:{{{digest.hex()}}}:m"
 
 
-def _piece_key(digest: bytes, number: int) -> str:
-    return f"vkv:{{{digest.hex()}}}:{number}"
+def _piece_keys(digest: bytes, write_id: bytes, count: int) -> list[str]:
+    return [f"vkv:{{{digest.hex()}}}:{write_id.hex()}:{number}" for number in range(count)]
 
 
 class RedisTier:
-    """`budget` bounds the bytes of all records; 0 leaves that to the server's `maxmemory`. `timeout` in seconds."""
+    """`budget` bounds the bytes of all records; 0 leaves that to the server's `maxmemory`. `timeout` in
+    seconds."""
 
     name = "redis"
 
@@ -68,21 +75,22 @@ class RedisTier:
         self._touch_lock = threading.Lock()
         self._put_lock = threading.Lock()
 
-    def get(self, digest: bytes, sink: Sink) -> bool:
+    def get(self, digest: bytes, sink: Sink, count: bool = True) -> bool:
         started = time.perf_counter()
+        counters = self._counters if count else TierCounters(self.name)
         try:
             nbytes = self._link.run(lambda client: self._push(client, digest, sink))
         except Rejected as error:
-            self._counters.rejected(error.reason)
+            counters.rejected(error.reason)
             raise
         except TierUnavailable:
-            self._counters.miss("unavailable")
+            counters.miss("unavailable")
             raise
         if nbytes is None:
-            self._counters.miss("absent")
+            counters.miss("absent")
             self._index.remove(digest)
             return False
-        self._counters.hit(nbytes, time.perf_counter() - started)
+        counters.hit(nbytes, time.perf_counter() - started)
         return True
 
     def put(self, record: Record, when: float, hold: HoldOf, replace: bool = False) -> None:
@@ -94,11 +102,7 @@ class RedisTier:
                 self._link.run(lambda client: self._unlink(client, record.digest))
             if self._budget:
                 self._make_room(record, when, hold)
-            try:
-                self._link.run(lambda client: self._write(client, record, when))
-            except TierFull:
-                self._link.run(lambda client: self._unlink(client, record.digest))
-                raise
+            self._link.run(lambda client: self._write(client, record, when))
             self._index.add(Row(record.digest, record.manifest.info, record.nbytes, when))
         self._counters.wrote(record.nbytes, time.perf_counter() - started)
 
@@ -155,6 +159,9 @@ class RedisTier:
         if rows:
             self._link.run(lambda client: self._write_uses(client, rows, touched))
 
+    def compact(self) -> int:
+        return 0
+
     def close(self) -> None:
         if self._link.available and self._touched:
             try:
@@ -169,57 +176,65 @@ class RedisTier:
         head = client.get(_manifest_key(digest))
         if head is None:
             return None
-        try:
-            return self._push_pieces(client, digest, sink, sink.manifest(head), started)
-        except Rejected:
-            # Removed or replaced while it was being read, by somebody who had every right to.
-            if client.get(_manifest_key(digest)) != head:
-                return None
-            raise
-
-    def _push_pieces(self, client: Any, digest: bytes, sink: Sink, manifest: Manifest, started: float) -> int:
-        count = len(manifest.pieces)
+        manifest = sink.manifest(memoryview(head)[_ID_BYTES:])
+        keys = _piece_keys(digest, head[:_ID_BYTES], len(manifest.pieces))
         deadline = started + self._timeout + manifest.payload_bytes / _LEAST_RATE
-        for first in range(0, count, _WINDOW):
+        for first in range(0, len(keys), _WINDOW):
             if time.monotonic() > deadline:
-                raise TierUnavailable("slow", f"{first} of {count} pieces in time")
+                raise TierUnavailable("slow", f"{first} of {len(keys)} pieces in time")
             pipeline = client.pipeline(transaction=False)
-            for number in range(first, min(first + _WINDOW, count)):
-                pipeline.get(_piece_key(digest, number))
+            for key in keys[first : first + _WINDOW]:
+                pipeline.get(key)
             for number, piece in enumerate(pipeline.execute(), first):
-                if piece is None:
+                if piece is not None:
+                    sink.piece(piece)
+                elif client.get(_manifest_key(digest)) == head:
                     raise Rejected("torn", f"piece {number} is missing")
-                sink.piece(piece)
+                else:
+                    # Removed or replaced meanwhile, by somebody who had every right to.
+                    return None
         return manifest.payload_bytes
 
     def _write(self, client: Any, record: Record, when: float) -> None:
-        digest = record.digest
+        digest, write_id = record.digest, os.urandom(_ID_BYTES)
         pieces = list(record.pieces())
-        for first in range(0, len(pieces), _WINDOW):
-            pipeline = client.pipeline(transaction=False)
-            for number, piece in enumerate(pieces[first : first + _WINDOW], first):
-                pipeline.set(_piece_key(digest, number), piece, ex=_HALF_WRITTEN_SECONDS)
-            pipeline.execute()
+        keys = _piece_keys(digest, write_id, len(pieces))
+        try:
+            for first in range(0, len(pieces), _WINDOW):
+                pipeline = client.pipeline(transaction=False)
+                for key, piece in zip(
+                    keys[first : first + _WINDOW], pieces[first : first + _WINDOW], strict=True
+                ):
+                    pipeline.set(key, piece, ex=_HALF_WRITTEN_SECONDS)
+                pipeline.execute()
+            client.zadd(_USED, {digest: when})
+            published = client.set(_manifest_key(digest), write_id + record.head, nx=True)
+        except OutOfMemoryError:
+            _unlink_all(client, keys)
+            raise
+        if not published:
+            _unlink_all(client, keys)
+            return
         pipeline = client.pipeline(transaction=False)
-        for number in range(len(pieces)):
-            pipeline.persist(_piece_key(digest, number))
+        for key in keys:
+            pipeline.persist(key)
         pipeline.execute()
-        pipeline = client.pipeline(transaction=False)
-        pipeline.zadd(_USED, {digest: when})
-        pipeline.hdel(_HITS, digest)
-        pipeline.execute()
-        client.set(_manifest_key(digest), record.head, nx=True)
 
     def _unlink(self, client: Any, digest: bytes) -> bool:
-        """Remove a record, or what is left of one; True if the manifest was there."""
-        found = bool(client.unlink(_manifest_key(digest)))
-        first = 0
-        while client.unlink(*(_piece_key(digest, n) for n in range(first, first + _UNLINK_WINDOW))):
-            first += _UNLINK_WINDOW
+        """Remove a record; False if there was none."""
+        head = client.getdel(_manifest_key(digest))
         client.zrem(_USED, digest)
         client.hdel(_HITS, digest)
         self._index.remove(digest)
-        return found
+        if head is None:
+            return False
+        try:
+            count = len(parse(head[_ID_BYTES:]).pieces)
+        except Rejected:
+            # How many pieces there are is lost with the manifest; no record has more than this.
+            count = _MOST_PIECES
+        _unlink_all(client, _piece_keys(digest, head[:_ID_BYTES], count))
+        return True
 
     def _make_room(self, record: Record, when: float, hold: HoldOf) -> None:
         if record.nbytes > self._budget:
@@ -259,12 +274,12 @@ class RedisTier:
             if head is None:
                 continue
             try:
-                manifest = parse(head)
+                manifest = parse(head[_ID_BYTES:])
             except Rejected as error:
                 self._counters.rejected(error.reason)
                 self._unlink(client, digest)
                 continue
-            size = len(head) + manifest.payload_bytes
+            size = len(head) - _ID_BYTES + manifest.payload_bytes
             rows[digest] = Row(digest, manifest.info, size, used[digest], int(hits or 0))
         return rows
 
@@ -275,6 +290,11 @@ class RedisTier:
         for row in rows:
             pipeline.hincrby(_HITS, row.digest, touched[row.digest])
         pipeline.execute()
+
+
+def _unlink_all(client: Any, keys: list[str]) -> None:
+    for first in range(0, len(keys), _UNLINK_WINDOW):
+        client.unlink(*keys[first : first + _UNLINK_WINDOW])
 
 
 def _used_memory(client: Any) -> int:

@@ -120,6 +120,8 @@ class FakeEngine:
         self.cache.held.clear()
         self.cache.fault = None
         self.requests: list[GenerateRequest] = []
+        self.remember = True
+        self.submitted = 0
         self.seen: set[tuple[str, bytes]] = set()
         self.open = 0
         self.aborted = 0
@@ -131,7 +133,9 @@ class FakeEngine:
         return self.state
 
     async def submit(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
-        self.requests.append(request)
+        self.submitted += 1
+        if self.remember:
+            self.requests.append(request)
         self.open += 1
         ended = False
         try:

@@ -85,7 +85,7 @@ class Host:
         """A URL that accepts the request and never answers."""
 
         def wait(connection: socket.socket, head: str) -> None:
-            self.stopping.wait(PATIENCE)
+            self.stopping.wait()
 
         return self.serves(path, wait)
 

@@ -147,8 +147,10 @@ def test_metrics_count_requests_tokens_and_tiers(start: Start, engine: FakeEngin
         'conduit_visual_tokens_total{kind="reused"} 64.0',
         "conduit_time_to_first_token_seconds_count 2.0",
         "conduit_generation_tokens_total 8.0",
-        'conduit_store_bytes{kind="budget",tier="memory"} 100.0',
-        'conduit_store_events{kind="eviction",reason="budget",tier="memory"} 1.0',
+        'conduit_store_bytes_budget{tier="memory"} 100.0',
+        'conduit_store_evictions_total{reason="budget",tier="memory"} 1.0',
+        'conduit_store_hits_total{tier="decoded"} 5.0',
+        "conduit_shadow_checks_total 0.0",
         "conduit_engine_ready 1.0",
     ]
     text = api.get("/metrics").text

@@ -36,13 +36,13 @@ class FaultyTier:
     def name(self) -> str:
         return self.inner.name
 
-    def get(self, digest: bytes, sink: Sink) -> bool:
+    def get(self, digest: bytes, sink: Sink, count: bool = True) -> bool:
         self.reads += 1
         self.read_gate.wait()
         self._fail()
         if self.fault in ("flip", "short", "drop"):
-            return self.inner.get(digest, _DamagingSink(sink, self.fault))
-        return self.inner.get(digest, sink)
+            return self.inner.get(digest, _DamagingSink(sink, self.fault), count)
+        return self.inner.get(digest, sink, count)
 
     def put(self, record: Record, when: float, hold: HoldOf, replace: bool = False) -> None:
         self.writes += 1
@@ -79,6 +79,9 @@ class FaultyTier:
 
     def flush(self) -> None:
         self.inner.flush()
+
+    def compact(self) -> int:
+        return self.inner.compact()
 
     def close(self) -> None:
         self.inner.close()

@@ -46,9 +46,16 @@ class Server:
         self._process = subprocess.Popen(
             [str(get_binary_path()), str(configuration)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        self.client: Any = redis.Redis(port=self.port)
+        self.client: Any = redis.Redis(port=self.port, protocol=2)
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
         self._wait_until(lambda: bool(self.client.ping()))
-        if cluster:
+        if self.cluster:
             self.client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
             self._wait_until(lambda: self.client.cluster("INFO")["cluster_state"] == "ok")
 

@@ -4,6 +4,7 @@ The auxiliary read-outs are thrown away afterwards. Where they name a word (a ke
 are tied to the embedding of that word, so that questions and pages come to speak about it in the same direction.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,7 +60,7 @@ class Objective(nn.Module):
         for layer in range(3):
             network.decoder.layers[layer].register_forward_hook(self._remember(layer))
 
-    def _remember(self, layer: int):  # type: ignore[no-untyped-def]
+    def _remember(self, layer: int) -> Callable[[nn.Module, object, Tensor], None]:
         def hook(_module: nn.Module, _inputs: object, output: Tensor) -> None:
             self._after[layer] = output
 

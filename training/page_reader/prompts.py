@@ -56,8 +56,9 @@ class Notes:
 
     answers: (row, target token, weight, unit), where a unit is an answer that is right when all its rows of weight
     1 are. questions: (row, asked key or -1, page reference) for rows that must know what is asked. cells: (row, key,
-    value read, tint, page number, 1 if written on this page, previous key on the page or 12). marks: (row, page number)
-    of vision-start tokens. ends: (row, tint, page number, last key) of vision-end tokens. looks: for each kind of look-up, (row, row looked at).
+    value read, tint, page number, 1 if written on this page, previous key on the page or 12). marks: (row, page
+    number) of vision-start tokens. ends: (row, tint, page number, last key) of vision-end tokens. looks: for each
+    kind of look-up, (row, row looked at).
     """
 
     answers: list[tuple[int, int, float, int]] = field(default_factory=list)

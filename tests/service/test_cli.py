@@ -1,0 +1,147 @@
+"""The terminal client against the real service on the fake engine."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import httpx
+import pytest
+
+from engine.messages import Failed, TextDelta
+from service.cli import main, parser, size
+from service.cli_report import age, binary
+from tests.service.conftest import Start
+from tests.service.fake_engine import FakeEngine, accepted
+from tests.service.pictures import data_url, plain
+
+KEYS = [f"{i:064x}" for i in range(3)]
+
+
+def run(api: httpx.Client, *arguments: str) -> str:
+    """The output of a command that works."""
+    out = io.StringIO()
+    assert main(["--url", str(api.base_url), *arguments], out) == 0
+    return out.getvalue()
+
+
+def test_chat_prints_answer_and_reuse(api: httpx.Client, engine: FakeEngine, tmp_path: Path) -> None:
+    picture = tmp_path / "page.png"
+    picture.write_bytes(plain())
+    for outcome in ("miss", "hit"):
+        out = run(api, "chat", "-i", str(picture), "-i", data_url(plain((0, 0, 9))), "What", "is it?")
+        answer, total, first, second = out.splitlines()
+        assert answer == "The total is 42."
+        assert "64/72 visual tokens reused, 8 refreshed" in total
+        assert f"  {outcome}  " in first and f"  {outcome}  " in second
+    assert engine.requests[0].messages[0].parts[2].text == "What is it?"  # type: ignore[union-attr]
+
+
+def test_options_reach_the_service(api: httpx.Client, engine: FakeEngine) -> None:
+    run(
+        api,
+        "chat",
+        "--policy",
+        "full",
+        "--mode",
+        "bypass",
+        "--system",
+        "Be brief.",
+        "--max-tokens",
+        "3",
+        "Hm?",
+    )
+    (request,) = engine.requests
+    assert (request.cache.policy, request.cache.mode, request.sampling.max_tokens) == ("full", "bypass", 3)
+    assert request.messages[0].role == "system"
+
+
+def test_conversation_keeps_its_turns(
+    api: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = iter(["First?", "  ", "Second?"])
+
+    def read(prompt: str) -> str:
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", read)
+    run(api, "chat", "-i", data_url(plain()))
+    assert [message.role for message in engine.requests[1].messages] == ["user", "assistant", "user"]
+    assert len(engine.requests[1].images) == 1
+
+
+def test_refusals_end_with_1_and_the_reason(api: httpx.Client, capsys: pytest.CaptureFixture[str]) -> None:
+    url = str(api.base_url)
+    assert main(["--url", url, "chat", "--policy", "nonsense", "x"]) == 1
+    assert "unknown_policy" in capsys.readouterr().err
+    assert main(["--url", url, "chat", "-i", "/no/such/file.png", "x"]) == 1
+    assert "No such file" in capsys.readouterr().err
+    assert main(["--url", "http://127.0.0.1:1", "cache", "stats"]) == 1
+    assert "No answer from the service" in capsys.readouterr().err
+
+
+def test_failure_in_the_stream_is_told(
+    api: httpx.Client, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.script = lambda request: [
+        accepted(request),
+        TextDelta(request.id, "one"),
+        Failed(request.id, "engine_stopped", "The worker stopped."),
+    ]
+    assert main(["--url", str(api.base_url), "chat", "x"]) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("one\n", "error: The worker stopped.\n")
+
+
+def test_key_is_sent(start: Start) -> None:
+    api = start(api_keys="alice:sk-alice-1", admin_key="sk-operator")
+    run(api, "--key", "sk-alice-1", "chat", "x")
+    run(api, "--key", "sk-operator", "cache", "stats")
+    assert main(["--url", str(api.base_url), "--key", "sk-alice-1", "cache", "stats"]) == 1
+
+
+def test_cache_verbs(api: httpx.Client, engine: FakeEngine) -> None:
+    for key in KEYS:
+        engine.cache.put(key)
+    lines = run(api, "cache", "stats").splitlines()
+    assert lines[0].split()[:2] == ["tier", "entries"]
+    assert lines[1].startswith("decoded") and lines[2].startswith("memory")
+    listed = run(api, "cache", "ls", "--tenant", "default").splitlines()
+    assert [line.split()[0] for line in listed] == ["key", *KEYS]
+    assert run(api, "cache", "rm", KEYS[0]) == f"removed {KEYS[0]}\n"
+    assert run(api, "cache", "evict", "--all", "--dry-run").startswith("would remove 2 entries")
+    assert run(api, "cache", "evict", "--older-than", "0", "--bytes", "1M").startswith("removed 2 entries")
+    assert engine.cache.held == {}
+
+
+def test_listing_an_empty_store_is_a_header(api: httpx.Client) -> None:
+    assert run(api, "cache", "ls").split()[0] == "key"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("500", 500), ("64K", 65536), ("1.5GiB", 3 * 2**29), ("2mb", 2**21), ("10B", 10)]
+)
+def test_sizes_are_read(text: str, expected: int) -> None:
+    assert size(text) == expected
+
+
+def test_bad_command_lines_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["cache"], ["cache", "evict", "--bytes", "lots"], ["chat", "--mode", "never", "x"]):
+        with pytest.raises(SystemExit) as caught:
+            parser().parse_args(arguments)
+        assert caught.value.code == 2
+    assert "not a size: lots" in capsys.readouterr().err
+
+
+def test_numbers_are_shown_with_units() -> None:
+    assert [binary(n) for n in (0, 1023, 1024, 3 * 2**29, 2**51)] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "1.5 GiB",
+        "2048.0 TiB",
+    ]
+    assert [age(n) for n in (-1, 59, 60, 7200, 200_000)] == ["0 s", "59 s", "1 min", "2 h", "2 d"]

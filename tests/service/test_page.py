@@ -1,0 +1,37 @@
+"""The web page: whole in itself, and held to that."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+
+import httpx
+
+from tests.service.conftest import Start
+from tests.service.test_chat_refusals import refused
+
+
+def test_page_runs_its_own_script_and_nothing_else(api: httpx.Client) -> None:
+    response = api.get("/").raise_for_status()
+    assert response.headers["content-type"].startswith("text/html")
+    policy = response.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    for tag in ("script", "style"):
+        (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", response.text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+
+
+def test_page_loads_nothing_from_elsewhere(api: httpx.Client) -> None:
+    text = api.get("/").text
+    assert re.findall(r'(?:src|href)="([^"]*)"', text) == ["data:,"]
+    assert "@import" not in text and "url(" not in text
+    assert not re.search(r"\son\w+=|style=", text), "inline handlers and styles would be blocked"
+    assert "innerHTML" not in text, "answers are text, never markup"
+
+
+def test_page_is_open_beside_keys_and_may_be_switched_off(start: Start) -> None:
+    assert start(api_keys="alice:sk-alice-1").get("/").status_code == 200
+    refused(start(web_page=False).get("/"), 404, "not_found")
+    refused(start(web_page=False, api_keys="alice:sk-alice-1").get("/"), 401, "invalid_api_key")

@@ -1,0 +1,52 @@
+"""Spans of a request: children of the caller's, parents of the engine's."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.messages import GenerateRequest
+from engine.tracing import current_traceparent
+from tests.service.conftest import Start
+from tests.service.fake_engine import FakeEngine, Step, says
+from tests.service.pictures import data_url, plain
+from tests.service.serving import eventually
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+def test_spans_join_the_callers_trace(
+    start: Start, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="the otel extra is not installed")
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("opentelemetry.trace.get_tracer", provider.get_tracer)
+    handed_on: list[str | None] = []
+
+    def script(request: GenerateRequest) -> list[Step]:
+        handed_on.append(current_traceparent())
+        return list(says("one two")(request))
+
+    engine.script = script
+    asked = {"prompt": "x", "images": [data_url(plain())], "stream": True}
+    api = start()
+    headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "x-request-id": "mine-3"}
+    api.post("/v1/chat", json=asked, headers=headers).raise_for_status()
+    eventually(lambda: len(exporter.get_finished_spans()) == 2, "both spans ended")
+    images, chat = exporter.get_finished_spans()
+    assert (images.name, chat.name) == ("images", "chat")
+    assert chat.parent is not None and images.parent is not None
+    assert (f"{chat.context.trace_id:032x}", f"{chat.parent.span_id:016x}") == (TRACE, PARENT)
+    assert images.parent.span_id == chat.context.span_id
+    assert handed_on == [f"00-{TRACE}-{chat.context.span_id:016x}-01"]
+    assert chat.attributes is not None
+    assert (chat.attributes["request.id"], chat.attributes["outcome"]) == ("mine-3", "ok")
+    assert chat.attributes["visual_tokens.refreshed"] == 4
+
+
+def test_malformed_traceparent_is_ignored(start: Start) -> None:
+    assert start().post("/v1/chat", json={"prompt": "x"}, headers={"traceparent": "zz"}).status_code == 200
