@@ -1,7 +1,7 @@
 """The closed formula for the arithmetic of a prefill, to hold beside what the engine counts as it runs.
 
-Per layer, a row costs p = 2 (2 d H d_h + 2 d G d_h + 3 d f) FLOPs and a (row, visible slot) pair 4 H d_h: d hidden size,
-f MLP width, H query heads, G key/value heads, d_h their width. A pass costs L (p rows + 4 H d_h pairs). At the last
+Per layer, a row costs p = 2 (2 d H d_h + 2 d G d_h + 3 d f) FLOPs and a (row, visible slot) pair 4 H d_h (d hidden,
+f MLP width, H query heads, G key/value heads, d_h their width). A pass costs L (p rows + 4 H d_h pairs). At the last
 layer the engine leaves out what nobody reads (all but the last row's attention and MLP), and so does `prefill`.
 """
 

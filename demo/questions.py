@@ -203,7 +203,10 @@ def make_example(rng: np.random.Generator, kind: str, count: int) -> Example:
     if not (2 if kind in SEVERAL_PAGES else 1) <= count <= MAX_PAGES:
         raise ValueError(f"{kind} cannot be asked about {count} pages")
     pages = draw_pages(
-        rng, count, shared_keys=kind in {"two_hop", "distractor"}, links=0.5 if kind == "two_hop" else 0
+        rng,
+        count,
+        shared_keys=kind in {"two_hop", "page_order", "distractor"},
+        links=0.5 if kind == "two_hop" else 0,
     )
     first_shown = tuple(range(count))
     if kind == "reordered":

@@ -10,6 +10,7 @@ import torch
 from engine.load import load_runtime
 from engine.messages import EngineInfo
 from engine.settings import Limits, ModelSettings
+from engine.transport.admin import AdminDesk
 from engine.worker import Worker
 from store.entry import ImageKV
 from store.open import open_store
@@ -25,6 +26,7 @@ DEVICE_SHARE = 0.8
 class Started:
     worker: Worker
     store: TieredStore[ImageKV]
+    desk: AdminDesk
     info: EngineInfo
 
 
@@ -38,7 +40,8 @@ def start_worker(
         limits = replace(limits, bytes=kv_budget(runtime.family.device))
     worker = Worker(runtime, limits, shadow_share)
     worker.start()
-    return Started(worker, opened, runtime.info())
+    desk = AdminDesk(opened, lambda *image: runtime.key_of(*image).hex)
+    return Started(worker, opened, desk, runtime.info())
 
 
 def kv_budget(device: torch.device) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
 from engine.messages import EngineInfo, EngineStatus, Event, GenerateRequest
-from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, StoreStats
+from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, QuotaInfo, StoreStats, VerifyProgress
 
 
 class CacheAdmin(Protocol):
@@ -26,6 +26,36 @@ class CacheAdmin(Protocol):
 
     async def evict(self, select: EntryFilter, max_bytes: int | None, dry_run: bool) -> EvictResult:
         """Remove least recently used entries that match, until `max_bytes` are freed (None: all that match)."""
+        ...
+
+    async def clear(self, tenant: str | None, include_pinned: bool) -> EvictResult:
+        """Remove all entries (of one tenant) but those in use."""
+        ...
+
+    async def lookup(self, tenant: str, digest: bytes, width: int, height: int) -> EntryInfo | None:
+        """The entry that a request with this image would use, by its canonical digest. Recency is not touched."""
+        ...
+
+    async def pin(self, key: str, seconds: float | None) -> bool:
+        """Keep an entry: soft for `seconds` (evicted only when nothing else is left), with None hard (never evicted).
+        False if there is no such entry."""
+        ...
+
+    async def unpin(self, key: str) -> bool: ...
+
+    async def quotas(self) -> tuple[QuotaInfo, ...]: ...
+
+    async def set_quota(self, tenant: str, nbytes: int | None) -> None:
+        """None lifts it."""
+        ...
+
+    def verify(self) -> AsyncIterator[VerifyProgress]:
+        """Read and check every record of every tier; damaged ones are removed. One report per record, the last one
+        is `done`. Closing the iterator early ends the scrub."""
+        ...
+
+    async def compact(self) -> Mapping[str, int | str]:
+        """Bytes that each tier gave back to the system, or why it could not."""
         ...
 
 

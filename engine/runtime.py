@@ -39,7 +39,11 @@ class Runtime:
     refused: str | None
 
     def key(self, tenant: str, image: ImageInput) -> VisualKey:
-        return VisualKey(self.namespace, tenant, self.model_key, image.digest, image.width, image.height)
+        return self.key_of(tenant, image.digest, image.width, image.height)
+
+    def key_of(self, tenant: str, digest: bytes, width: int, height: int) -> VisualKey:
+        """The key of a tenant's image by its canonical pixel digest."""
+        return VisualKey(self.namespace, tenant, self.model_key, digest, width, height)
 
     def choose(self, cache: CacheOptions) -> Choice:
         """Raises `UnknownPolicy` or `InvalidRefreshRatio`."""

@@ -15,8 +15,8 @@ import torch
 from engine.families.base import Family
 from engine.forward import Work
 from engine.kv import KVPool, RequestKV
-from engine.layout import ImageSpan, PromptLayout, Query
-from engine.policies.base import Policy, Probe, ScorePlan
+from engine.layout import ImageSpan, Ints, PromptLayout, Query
+from engine.policies.base import LayerwisePolicy, Policy, Probe, ScorePlan
 from engine.policies.known import make_policy
 from engine.probe import Candidates, Prober
 from engine.refresh import Prefill, Prefilled
@@ -50,6 +50,30 @@ class SharedProber(Prober):
         return self._found[key]
 
 
+class SharedPrefill(Prefill):
+    """Remembers what a choice leads to: rules that choose the same tokens get the same logits."""
+
+    def share(self) -> SharedPrefill:
+        self.prober = SharedProber(self.family, self.kv, self.prompt_rows, self.work).share()
+        self._refreshed: dict[tuple[bytes, tuple[ImageSpan, ...]], Prefilled] = {}
+        self._shrunk: dict[tuple[Policy, tuple[int, ...]], Prefilled] = {}
+        return self
+
+    def refresh(self, candidates: Candidates, chosen: Ints, all_text: bool) -> Prefilled:
+        if not all_text:
+            return super().refresh(candidates, chosen, all_text)
+        key = (chosen.tobytes(), candidates.spans)
+        if key not in self._refreshed:
+            self._refreshed[key] = super().refresh(candidates, chosen, all_text)
+        return self._refreshed[key]
+
+    def shrink(self, candidates: Candidates, policy: LayerwisePolicy, ratio: float) -> Prefilled:
+        key = (policy, policy.counts(ratio, len(candidates), self.family.shape.layers))
+        if key not in self._shrunk:
+            self._shrunk[key] = super().shrink(candidates, policy, ratio)
+        return self._shrunk[key]
+
+
 class Trial:
     """Full prefill of one prompt, and any policy at any ratio on the same prompt. Call `close` at the end."""
 
@@ -57,7 +81,7 @@ class Trial:
         self._family, self._pool, self.prompt = family, pool, prompt
         self.kv = pool.take(prompt.layout.length + len(prompt.foreign.ids) + len(prompt.layout.query.ids))
         self.own = self._prefill(prompt.layout)
-        self._other: Prefill | None = None
+        self._other: SharedPrefill | None = None
         self.full = self.own.full().logits
 
     def run(self, policy: Policy, ratio: float) -> Prefilled:
@@ -73,7 +97,7 @@ class Trial:
     def close(self) -> None:
         self._pool.give_back(self.kv)
 
-    def _asked_by_another(self) -> Prefill:
+    def _asked_by_another(self) -> SharedPrefill:
         if self._other is None:
             layout = self.prompt.layout
             self._other = self._prefill(
@@ -88,10 +112,8 @@ class Trial:
             )
         return self._other
 
-    def _prefill(self, layout: PromptLayout) -> Prefill:
-        prefill = Prefill(self._family, self.kv, layout, self.prompt.features, Work())
-        prefill.prober = SharedProber(self._family, self.kv, prefill.prompt_rows, prefill.work).share()
-        return prefill
+    def _prefill(self, layout: PromptLayout) -> SharedPrefill:
+        return SharedPrefill(self._family, self.kv, layout, self.prompt.features, Work()).share()
 
 
 @dataclass(frozen=True, slots=True)

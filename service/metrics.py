@@ -1,5 +1,4 @@
-"""What an operator sees at `/metrics`. One registry an app: nothing is shared between two apps of one
-process."""
+"""What an operator sees at `/metrics`. One registry an app: two apps of one process share nothing."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ _IMAGE_WORK: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
 
 
 class Metrics:
-    """Counters and histograms of the HTTP side, and gauges set from the engine and the store when they are
-    read."""
+    """Counters and histograms of the HTTP side, beside what engine and store count themselves."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -14,10 +14,18 @@ from store.flights import Flights
 from store.holds import Holds
 from store.index import Row
 from store.keys import DIGEST_BYTES
-from store.scrub import VerifyProgress, scrub
+from store.scrub import scrub
 from store.stack import TierStack
 from store.tier import Tier
-from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, QuotaInfo, TierStats
+from store.types import (
+    EntryFilter,
+    EntryInfo,
+    EntryPage,
+    EvictResult,
+    QuotaInfo,
+    TierStats,
+    VerifyProgress,
+)
 from store.wishes import Wishes
 
 _QUEUED = "queued"

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from store.buffers import BufferPool
 from store.errors import Rejected, TierError
 from store.record import RecordReader
 from store.tier import Tier
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyProgress:
-    """State of a scrub after one more record of `tier`. `removed` are counts by reason. `done` is set once,
-    in the last report, with `failed` naming tiers that could not be asked to the end."""
-
-    tier: str
-    checked: int
-    total: int
-    bytes: int
-    removed: Mapping[str, int]
-    failed: tuple[str, ...] = ()
-    done: bool = False
+from store.types import VerifyProgress
 
 
 def scrub(tiers: Sequence[Tier], buffers: BufferPool) -> Iterator[VerifyProgress]:

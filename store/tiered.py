@@ -8,7 +8,7 @@ nothing else.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal
 
@@ -25,7 +25,7 @@ from store.keys import VisualKey
 from store.sightings import Sightings
 from store.stack import Missed, TierStack
 from store.tier import Tier
-from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, StoreStats
+from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, QuotaInfo, StoreStats, VerifyProgress
 from store.wishes import Wishes
 
 Mode = Literal["auto", "read", "bypass", "rewrite"]
@@ -80,8 +80,7 @@ class TieredStore(Generic[E]):
 
     tiers: fastest first. decoded_bytes, queue_bytes: budgets of the decoded cache and of what waits to be
     written. policy: who goes first when a tenant is over its quota. persist_on_second: write an entry to the
-    tiers only when it is asked for again. wishes: pins and quotas. `admin` has what operators need beyond the
-    methods here.
+    tiers only when it is asked for again. wishes: pins and quotas.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class TieredStore(Generic[E]):
         )
         self._sightings = Sightings() if persist_on_second else None
         flights: Flights[Any] = self._flights
-        self.admin: StoreAdmin[E] = StoreAdmin(
+        self._admin: StoreAdmin[E] = StoreAdmin(
             self._stack, self._decoded, flights, self._holds, wishes, self._buffers, clock
         )
         self._compiles = 0
@@ -145,12 +144,12 @@ class TieredStore(Generic[E]):
 
     def lookup(self, key: VisualKey) -> EntryInfo | None:
         """What is stored under `key`, without loading it or counting a use."""
-        return self.admin.entry(key.hex)
+        return self._admin.entry(key.hex)
 
     def stats(self) -> StoreStats:
         """Opens the tiers, if nothing has yet, so that `degraded` says what is wrong with them."""
         queued, queued_bytes = self._stack.writer.depth
-        summary = self.admin.summary()
+        summary = self._admin.summary()
         return StoreStats(
             tiers=summary.tiers,
             decoded=self._decoded.stats(),
@@ -167,21 +166,52 @@ class TieredStore(Generic[E]):
 
     def entries(self, select: EntryFilter, cursor: str | None = None, limit: int = 100) -> EntryPage:
         """Entries that match, by key; `cursor` is the one of the page before."""
-        return self.admin.entries(select, cursor, limit)
+        return self._admin.entries(select, cursor, limit)
 
     def entry(self, key: str) -> EntryInfo | None:
         """Look without touching recency."""
-        return self.admin.entry(key)
+        return self._admin.entry(key)
 
     def delete(self, key: str) -> bool:
         """Remove from every tier, and from what waits to be written; False if it was nowhere. Who uses it
         keeps it."""
-        return self.admin.delete(key)
+        return self._admin.delete(key)
 
     def evict(self, select: EntryFilter, max_bytes: int | None = None, dry_run: bool = False) -> EvictResult:
         """Remove least recently used entries that match and are not in use, until `max_bytes` are freed
         (None: all). With `select.tier`, from that tier only."""
-        return self.admin.evict(select, max_bytes, dry_run)
+        return self._admin.evict(select, max_bytes, dry_run)
+
+    def clear(self, tenant: str | None = None, include_pinned: bool = False) -> EvictResult:
+        """Remove all entries, or all of one tenant, but those in use; what is being compiled now is not
+        kept."""
+        return self._admin.clear(tenant, include_pinned)
+
+    def pin(self, key: str, seconds: float | None) -> bool:
+        """Keep an entry: for `seconds` it is evicted only when nothing else is left, with None never. False
+        if it is nowhere. Raises WishesNotSaved."""
+        return self._admin.pin(key, seconds)
+
+    def unpin(self, key: str) -> bool:
+        """False if it was not pinned. Raises WishesNotSaved."""
+        return self._admin.unpin(key)
+
+    def quotas(self) -> tuple[QuotaInfo, ...]:
+        """Tenants with a quota, by name, with what they hold."""
+        return self._admin.quotas()
+
+    def set_quota(self, tenant: str, nbytes: int | None) -> None:
+        """Limit what a tenant may hold in each tier, from its next write on; None lifts it. Raises
+        WishesNotSaved."""
+        self._admin.set_quota(tenant, nbytes)
+
+    def verify(self) -> Iterator[VerifyProgress]:
+        """Read and check every record of every tier, in steps of one; what is damaged is removed."""
+        return self._admin.verify()
+
+    def compact(self) -> Mapping[str, int | str]:
+        """Bytes that each tier gave back to the system, or why it could not."""
+        return self._admin.compact()
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was queued is written; False if `timeout` seconds did not suffice."""

@@ -67,6 +67,20 @@ class QuotaInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifyProgress:
+    """State of a scrub after one more record of `tier`. `removed` are counts by reason. `done` is set once,
+    in the last report, with `failed` naming tiers that could not be asked to the end."""
+
+    tier: str
+    checked: int
+    total: int
+    bytes: int
+    removed: Mapping[str, int]
+    failed: tuple[str, ...] = ()
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TierStats:
     """`misses`, `evictions` and `rejected` are counts by reason; `bytes_physical` is what the tier occupies
     (file size, process memory), `bytes_logical` what its records add up to."""

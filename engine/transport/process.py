@@ -21,6 +21,7 @@ from engine.client import CacheAdmin
 from engine.errors import EngineStopped
 from engine.messages import EngineInfo, EngineStatus, Event, Failed, Finished, GenerateRequest
 from engine.tracing import current_traceparent
+from engine.transport.admin import AdminProxy
 from engine.transport.streams import Streams
 from engine.transport.wire import (
     Abort,
@@ -36,7 +37,6 @@ from engine.transport.wire import (
     Submit,
     ToWorker,
 )
-from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, StoreStats
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class ProcessClient:
         self._calls: dict[int, Future[Any]] = {}
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self.streams = Streams()
-        self._cache = ProcessCacheAdmin(self)
+        self._cache = AdminProxy(self._call)
 
     def start(self) -> None:
         """Raises `EngineStopped` with the worker's own words where it cannot start."""
@@ -187,7 +187,7 @@ class ProcessClient:
             if not ended:
                 self._post(Abort(request.id), None)
 
-    async def call(self, method: str, *arguments: object) -> Any:
+    async def _call(self, method: str, arguments: tuple[object, ...]) -> Any:
         """An admin call on the worker's store. Raises what it raised there, `EngineStopped` without a worker."""
         future: Future[Any] = Future()
         number = next(self._numbers)
@@ -286,30 +286,3 @@ class ProcessClient:
                     raise EngineStopped(f"it ended with status {child.process.returncode}") from None
                 if self._closing.is_set():
                     raise EngineStopped("the service is stopping") from None
-
-
-class ProcessCacheAdmin:
-    """`CacheAdmin` of the worker's store."""
-
-    def __init__(self, client: ProcessClient) -> None:
-        self._client = client
-
-    async def stats(self) -> StoreStats:
-        stats: StoreStats = await self._client.call("stats")
-        return stats
-
-    async def entries(self, select: EntryFilter, cursor: str | None, limit: int) -> EntryPage:
-        page: EntryPage = await self._client.call("entries", select, cursor, limit)
-        return page
-
-    async def entry(self, key: str) -> EntryInfo | None:
-        entry: EntryInfo | None = await self._client.call("entry", key)
-        return entry
-
-    async def delete(self, key: str) -> bool:
-        deleted: bool = await self._client.call("delete", key)
-        return deleted
-
-    async def evict(self, select: EntryFilter, max_bytes: int | None, dry_run: bool) -> EvictResult:
-        result: EvictResult = await self._client.call("evict", select, max_bytes, dry_run)
-        return result

@@ -18,7 +18,7 @@ from engine.transport.process import ProcessClient
 from engine.transport.wire import Launch
 from store.settings import StoreSettings
 from store.types import EntryFilter
-from tests.engine.test_worker import ask
+from tests.engine.test_worker import IMAGES, ask
 
 COMMAND = [sys.executable, "-m", "service", "worker"]
 PATIENCE = 120
@@ -76,6 +76,18 @@ def test_answers_and_admin_calls_cross_the_pipe(client: ProcessClient) -> None:
         assert await client.cache.delete(page.entries[0].key)
         assert await client.cache.entry(page.entries[0].key) is None
         assert (await client.cache.evict(EntryFilter(), None, True)).dry_run
+        left = page.entries[1]
+        image = next(i for i in IMAGES if (i.width, i.height) == (left.width, left.height))
+        found = await client.cache.lookup("tenant", image.digest, image.width, image.height)
+        assert found is not None and found.key == left.key
+        assert await client.cache.lookup("other", image.digest, image.width, image.height) is None
+        assert await client.cache.pin(left.key, None) and await client.cache.unpin(left.key)
+        await client.cache.set_quota("tenant", 1 << 30)
+        assert [quota.tenant for quota in await client.cache.quotas()] == ["tenant"]
+        scrub = [progress async for progress in client.cache.verify()]
+        assert scrub[-1].done and scrub[-1].checked >= 1 and not scrub[-1].removed
+        assert "lmdb" in await client.cache.compact()
+        assert left.key in (await client.cache.clear(None, True)).keys
         assert client.status().ready and client.info.policies
 
     run(body)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,99 +11,25 @@ import pytest
 
 from store.errors import InvalidKey, StoreClosed
 from store.eviction import never_held
-from store.tiered import Fetched, TieredStore
-from store.tiers.lmdb import LmdbTier
-from store.tiers.memory import MemoryTier
 from store.types import EntryFilter
-from tests.store.faulty import FaultyTier
-from tests.store.samples import (
-    Blob,
-    BlobCodec,
-    Clock,
-    decoded_of,
-    entry_of,
-    key_of,
-    read,
-    record_of,
-    unused,
-)
+from tests.store.samples import Blob, decoded_of, entry_of, key_of, read, record_of, unused
+from tests.store.stand import Stand, in_threads
 
 MIB = 1 << 20
-
-
-class Stand:
-    """A store on a memory and a disk tier that can be made to fail."""
-
-    def __init__(
-        self, path: Path, *, decoded: int = 8 * MIB, memory: int = 8 * MIB, queue: int = 8 * MIB
-    ) -> None:
-        self.clock = Clock()
-        self.path = path
-        self.sizes = (decoded, memory, queue)
-        self.open()
-
-    def open(self) -> None:
-        decoded, memory, queue = self.sizes
-        self.memory = FaultyTier(MemoryTier(memory))
-        self.disk = FaultyTier(LmdbTier(self.path, 32 * MIB))
-        self.store = TieredStore(
-            [self.memory, self.disk], BlobCodec(), decoded, queue_bytes=queue, clock=self.clock
-        )
-
-    def reopen(self) -> None:
-        self.store.close()
-        self.open()
-
-    def forget_decoded(self, number: int) -> None:
-        self.store.flush(10)
-        self.store.evict(EntryFilter(tier="decoded"))
-
-    def fetch(
-        self, number: int, mode: Any = "auto", compile: Callable[[], Blob] | None = None
-    ) -> Fetched[Blob]:
-        return self.store.fetch(key_of(number), compile or (lambda: entry_of(number)), mode)
-
-    def outcome(self, number: int, mode: Any = "auto") -> tuple[str, str | None]:
-        """Outcome and tier of a request, whose entry must be right."""
-        with self.fetch(number, mode) as fetched:
-            assert bytes(fetched.entry.data) == decoded_of(number)
-            return fetched.outcome, fetched.tier
 
 
 @pytest.fixture
 def stand(tmp_path: Path) -> Iterator[Stand]:
     stand = Stand(tmp_path / "store")
     yield stand
-    for tier in (stand.memory, stand.disk):
-        tier.fault = None
-        tier.read_gate.set()
-        tier.write_gate.set()
-    stand.store.close()
-
-
-def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """Results or exceptions of `work` in `count` threads."""
-    results: list[Any] = [None] * count
-
-    def run(number: int) -> None:
-        try:
-            results[number] = work(number)
-        except BaseException as error:
-            results[number] = error
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
+    stand.close()
 
 
 class TestOutcomes:
     def test_a_miss_then_hits_from_each_tier(self, stand: Stand) -> None:
         assert stand.outcome(1) == ("miss", None)
         assert stand.outcome(1) == ("hit", "decoded")
-        stand.forget_decoded(1)
+        stand.forget_decoded()
         assert stand.outcome(1) == ("hit", "memory")
         stand.reopen()
         assert stand.outcome(1) == ("hit", "lmdb")
@@ -222,11 +148,11 @@ class TestDamage:
 
     def test_damage_in_one_tier_is_mended_from_the_next(self, stand: Stand) -> None:
         stand.outcome(1)
-        stand.forget_decoded(1)
+        stand.forget_decoded()
         stand.memory.fault = "flip"
         assert stand.outcome(1) == ("hit", "lmdb")
         stand.memory.fault = None
-        stand.forget_decoded(1)
+        stand.forget_decoded()
         assert stand.outcome(1) == ("hit", "memory")
 
 
@@ -254,7 +180,7 @@ class TestFailingTiers:
 
     def test_a_slower_tier_answers_for_a_failing_one(self, stand: Stand) -> None:
         stand.outcome(1)
-        stand.forget_decoded(1)
+        stand.forget_decoded()
         stand.memory.fault = "error"
         assert stand.outcome(1) == ("hit", "lmdb")
 
@@ -310,6 +236,21 @@ class TestWriteBehind:
             stand.outcome(number)
         stand.reopen()
         assert [stand.outcome(number)[0] for number in range(20)] == ["hit"] * 20
+
+    def test_the_newest_of_what_waits_is_read(self, tmp_path: Path) -> None:
+        stand = Stand(tmp_path / "store", decoded=0)
+        stand.memory.write_gate.clear()
+        stand.outcome(1)
+        stand.fetch(1, "rewrite", lambda: entry_of(2)).release()
+        with stand.fetch(1, compile=unused) as fetched:
+            assert bytes(fetched.entry.data) == decoded_of(2)
+        info = stand.store.lookup(key_of(1))
+        assert info is not None and info.tiers == ("queued",)
+        stand.memory.write_gate.set()
+        assert stand.store.flush(10)
+        with stand.fetch(1, compile=unused) as fetched:
+            assert (fetched.tier, bytes(fetched.entry.data)) == ("memory", decoded_of(2))
+        stand.close()
 
     def test_flush_tells_when_time_did_not_suffice(self, stand: Stand) -> None:
         stand.memory.write_gate.clear()

@@ -1,0 +1,137 @@
+"""Admin calls on the store, by name: the worker's end answers them, the HTTP side's asks, over a pipe or a thread."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, QuotaInfo, StoreStats, VerifyProgress
+
+
+class LocalStore(Protocol):
+    """What a store of this process offers; its calls may block."""
+
+    def stats(self) -> StoreStats: ...
+    def entries(self, select: EntryFilter, cursor: str | None, limit: int) -> EntryPage: ...
+    def entry(self, key: str) -> EntryInfo | None: ...
+    def delete(self, key: str) -> bool: ...
+    def evict(self, select: EntryFilter, max_bytes: int | None, dry_run: bool) -> EvictResult: ...
+    def clear(self, tenant: str | None, include_pinned: bool) -> EvictResult: ...
+    def pin(self, key: str, seconds: float | None) -> bool: ...
+    def unpin(self, key: str) -> bool: ...
+    def quotas(self) -> tuple[QuotaInfo, ...]: ...
+    def set_quota(self, tenant: str, nbytes: int | None) -> None: ...
+    def verify(self) -> Iterator[VerifyProgress]: ...
+    def compact(self) -> Mapping[str, int | str]: ...
+    def close(self) -> None: ...
+
+
+# Names an image's entry: (tenant, canonical digest, width, height) -> 64 hex digits.
+NameEntry = Callable[[str, bytes, int, int], str]
+
+
+class AdminDesk:
+    """The worker's end. `answer` takes only the names listed here, so that a name from outside reaches nothing else."""
+
+    CALLS = (
+        "stats",
+        "entries",
+        "entry",
+        "delete",
+        "evict",
+        "clear",
+        "pin",
+        "unpin",
+        "quotas",
+        "set_quota",
+        "compact",
+    )
+
+    def __init__(self, store: LocalStore, name_entry: NameEntry) -> None:
+        self._calls: dict[str, Callable[..., Any]] = {name: getattr(store, name) for name in self.CALLS}
+        self._calls |= {
+            "lookup": lambda *image: store.entry(name_entry(*image)),
+            "verify_begin": lambda: self._begin(store.verify()),
+            "verify_next": self._next,
+            "verify_end": self._end,
+        }
+        self._scrubs: dict[int, Iterator[VerifyProgress]] = {}
+        self._numbers = itertools.count()
+
+    def answer(self, call: str, arguments: tuple[object, ...]) -> Any:
+        """Raises KeyError for an unknown call, and what the store raises."""
+        return self._calls[call](*arguments)
+
+    def _begin(self, scrub: Iterator[VerifyProgress]) -> int:
+        number = next(self._numbers)
+        self._scrubs[number] = scrub
+        return number
+
+    def _next(self, number: int) -> VerifyProgress | None:
+        return next(self._scrubs[number], None)
+
+    def _end(self, number: int) -> None:
+        self._scrubs.pop(number, None)
+
+
+class AdminProxy:
+    """The HTTP side's end: `CacheAdmin` by asking `call(name, arguments)` of an `AdminDesk`."""
+
+    def __init__(self, call: Callable[[str, tuple[object, ...]], Awaitable[Any]]) -> None:
+        self._call = call
+
+    async def stats(self) -> StoreStats:
+        stats: StoreStats = await self._call("stats", ())
+        return stats
+
+    async def entries(self, select: EntryFilter, cursor: str | None, limit: int) -> EntryPage:
+        page: EntryPage = await self._call("entries", (select, cursor, limit))
+        return page
+
+    async def entry(self, key: str) -> EntryInfo | None:
+        entry: EntryInfo | None = await self._call("entry", (key,))
+        return entry
+
+    async def delete(self, key: str) -> bool:
+        deleted: bool = await self._call("delete", (key,))
+        return deleted
+
+    async def evict(self, select: EntryFilter, max_bytes: int | None, dry_run: bool) -> EvictResult:
+        result: EvictResult = await self._call("evict", (select, max_bytes, dry_run))
+        return result
+
+    async def clear(self, tenant: str | None, include_pinned: bool) -> EvictResult:
+        result: EvictResult = await self._call("clear", (tenant, include_pinned))
+        return result
+
+    async def lookup(self, tenant: str, digest: bytes, width: int, height: int) -> EntryInfo | None:
+        entry: EntryInfo | None = await self._call("lookup", (tenant, digest, width, height))
+        return entry
+
+    async def pin(self, key: str, seconds: float | None) -> bool:
+        pinned: bool = await self._call("pin", (key, seconds))
+        return pinned
+
+    async def unpin(self, key: str) -> bool:
+        unpinned: bool = await self._call("unpin", (key,))
+        return unpinned
+
+    async def quotas(self) -> tuple[QuotaInfo, ...]:
+        quotas: tuple[QuotaInfo, ...] = await self._call("quotas", ())
+        return quotas
+
+    async def set_quota(self, tenant: str, nbytes: int | None) -> None:
+        await self._call("set_quota", (tenant, nbytes))
+
+    async def verify(self) -> AsyncIterator[VerifyProgress]:
+        number = await self._call("verify_begin", ())
+        try:
+            while (progress := await self._call("verify_next", (number,))) is not None:
+                yield progress
+        finally:
+            await self._call("verify_end", (number,))
+
+    async def compact(self) -> Mapping[str, int | str]:
+        given: Mapping[str, int | str] = await self._call("compact", ())
+        return given

@@ -1,0 +1,30 @@
+"""The policies that are compared, under the names that results and plots say."""
+
+from __future__ import annotations
+
+from eval.trial import Arm
+
+RATIOS = (0.02, 0.05, 0.10, 0.20, 0.50)
+
+OURS = (Arm("conduit", "conduit"),)
+ARMS = (
+    Arm("random", "random"),
+    Arm("wrong_query", "wrong_query"),
+    Arm("conduit", "conduit"),
+    Arm("conduit_paper", "conduit", (("preset", "paper"),)),
+    Arm("prophetkv", "prophetkv"),
+    Arm("first_k", "first_k"),
+    Arm("vlcache", "vlcache"),
+    Arm("mpic_flat", "mpic_flat"),
+    Arm("cacheblend", "cacheblend"),
+    Arm("cacheblend_original", "cacheblend", (("variant", "original"),)),
+    Arm("kvshare", "kvshare"),
+)
+# The ends, which are the same for every policy.
+REUSE = Arm("reuse", "reuse")
+EVERYTHING = Arm("everything", "conduit")
+
+
+def cell(arm: str, ratio: float) -> str:
+    """Name of one arm at one ratio: `conduit.r10`; two and a half percent are `r2.5`."""
+    return f"{arm}.r{100 * ratio:g}"
