@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engine.load import load_runtime
+from engine.load import load_runtime, pick_device
 from engine.messages import EngineInfo
 from engine.settings import Limits, ModelSettings
 from engine.transport.admin import AdminDesk
@@ -16,6 +16,8 @@ from store.entry import ImageKV
 from store.open import open_store
 from store.settings import StoreSettings
 from store.tiered import TieredStore
+
+AUTO_CODEC = "auto"
 
 # Shares of memory for the KV of running requests. Host memory also holds the store's tiers and the page cache.
 HOST_SHARE = 0.25
@@ -34,6 +36,10 @@ def start_worker(
     model: ModelSettings, store: StoreSettings, limits: Limits, shadow_share: float = 0.0
 ) -> Started:
     """Raises `EngineError` or `StoreError` where the settings cannot be served."""
+    device = pick_device(model.device)
+    if store.codec == AUTO_CODEC:
+        # Decoding int8 costs more than reading raw bytes on a CPU; on an accelerator it happens behind the copy.
+        store = replace(store, codec="raw" if device == "cpu" else "int8")
     opened = open_store(store)
     runtime = load_runtime(model, opened, store.codec)
     if limits.bytes is None:

@@ -43,7 +43,7 @@ def load_runtime(settings: ModelSettings, store: TieredStore[ImageKV], codec: st
         known = ", ".join(FAMILIES)
         raise UnsupportedModel(f"the checkpoint is a {architecture}; served are {known}")
     dtype = _dtype(settings.dtype, config)
-    family = FAMILIES[architecture].load(str(folder), None, dtype, _device(settings.device))
+    family = FAMILIES[architecture].load(str(folder), None, dtype, pick_device(settings.device))
     prompt = ChatPrompt(AutoTokenizer.from_pretrained(folder), family.image_token, settings.system)
     pool = KVPool(family.shape, family.dtype, family.device)
     refused = reuse_is_unsound(family, prompt, pool)
@@ -93,7 +93,8 @@ def _dtype(name: str, config: object) -> torch.dtype:
     return dtype
 
 
-def _device(name: str) -> str:
+def pick_device(name: str) -> str:
+    """The device that a setting means; "auto" is the accelerator where there is one."""
     if name != "auto":
         return name
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -50,6 +50,7 @@ def model_settings(settings: Settings) -> ModelSettings:
         dtype=settings.dtype,
         device=settings.device,
         threads=settings.threads,
+        namespace=settings.namespace,
         defaults=Defaults(settings.policy, ratio, preset),
     )
 
@@ -60,7 +61,14 @@ def store_settings(settings: Settings) -> StoreSettings:
         memory_bytes=settings.memory_bytes,
         disk_bytes=settings.disk_bytes,
         decoded_bytes=settings.decoded_bytes,
+        queue_bytes=settings.queue_bytes,
         codec=settings.codec,
+        eviction=settings.eviction,
+        persist_on=settings.persist_on,
+        redis_url=None if settings.redis_url is None else settings.redis_url.get_secret_value(),
+        redis_cluster=settings.redis_cluster,
+        redis_bytes=settings.redis_bytes,
+        redis_timeout=settings.redis_timeout,
     )
 
 

@@ -82,7 +82,7 @@ def report_body(report: KvReport, timings: Timings) -> dict[str, Any]:
         "visual_tokens": report.visual_tokens,
         "reused_tokens": report.reused,
         "refreshed_tokens": report.refreshed,
-        "images": [_image_body(image) for image in report.images],
+        "images": [image_body(image) for image in report.images],
         "timings": {
             "queue_ms": _ms(timings.queue),
             "images_ms": _ms(timings.images),
@@ -109,7 +109,8 @@ def server_timing(seconds: dict[str, float]) -> str:
     return ", ".join(f"{name};dur={_ms(value)}" for name, value in seconds.items())
 
 
-def _image_body(image: ImageReport) -> dict[str, Any]:
+def image_body(image: ImageReport) -> dict[str, Any]:
+    """One image of a `kv_report`."""
     return {
         "key": image.key[:_KEY_PREFIX],
         "outcome": image.outcome,

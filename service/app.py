@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -16,6 +17,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Match
 
 from engine.client import EngineClient
+from engine.errors import EngineError
 from service.admission import Admission
 from service.context import Services
 from service.errors import ServiceError, error_body, error_kind
@@ -28,6 +30,7 @@ from service.metrics import Metrics
 from service.middleware import Access, Gatekeeper
 from service.openapi import openapi_of
 from service.routes.cache import cache_router
+from service.routes.cache_care import cache_care_router
 from service.routes.chat import chat_router
 from service.routes.health import health_router
 from service.routes.page import page_router
@@ -35,7 +38,9 @@ from service.settings import Settings
 from service.tenancy import KeyRing
 from service.validation import query_error
 from service.version import VERSION
+from store.errors import StoreError
 
+_log = logging.getLogger(__name__)
 _DRAIN_POLL: Final = 0.05
 _DESCRIPTION: Final = "Questions about images, answered from a persistent store of their key/value tensors."
 
@@ -81,13 +86,15 @@ def create_app(
     )
     app.state.services = services
     pages = [page_router()] if settings.web_page else []
-    own = (chat_router(services), cache_router(services), health_router(services))
-    for router in (*own, *pages, *extra_routers):
+    own = (chat_router, cache_router, cache_care_router, health_router)
+    for router in (*(make(services) for make in own), *pages, *extra_routers):
         app.include_router(router)
     keys = KeyRing(settings)
     access = Access(keys, _public_paths(settings))
     app.add_middleware(Gatekeeper, keys=keys, access=access)
     app.add_exception_handler(ServiceError, _service_error)
+    app.add_exception_handler(EngineError, _engine_error)
+    app.add_exception_handler(StoreError, _store_error)
     app.add_exception_handler(RequestValidationError, _query_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.openapi = openapi_of(app, access.needs_key)  # type: ignore[method-assign]
@@ -127,6 +134,17 @@ async def _service_error(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(
         error_body(error.code, error.message, error.param), error_kind(error.code).status, headers=headers
     )
+
+
+async def _engine_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, EngineError)
+    return JSONResponse(error_body(error.code, error.message), error_kind(error.code).status)
+
+
+async def _store_error(request: Request, error: Exception) -> JSONResponse:
+    _log.error("store call failed", exc_info=error, extra={"request_id": request.state.request_id})
+    message = "The store could not do that; the cause is in the server's log."
+    return JSONResponse(error_body("store_failed", message), error_kind("store_failed").status)
 
 
 async def _query_error(request: Request, error: Exception) -> JSONResponse:

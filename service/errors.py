@@ -58,13 +58,12 @@ ERROR_TABLE: Final[Mapping[str, ErrorKind]] = {
     "kv_too_large": _INVALID,
     "aborted": ErrorKind(499, "invalid_request_error"),
     "engine_stopped": ErrorKind(503, "server_error"),
-    "unsupported_model": ErrorKind(503, "server_error"),
     "internal_error": _SERVER,
     # load and time
     "queue_full": ErrorKind(429, "rate_limit_error"),
     "rate_limited": ErrorKind(429, "rate_limit_error"),
     "draining": ErrorKind(503, "server_error"),
-    "not_ready": ErrorKind(503, "server_error"),
+    "store_failed": ErrorKind(503, "server_error"),
     "request_timeout": ErrorKind(504, "server_error"),
 }
 

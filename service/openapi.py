@@ -10,9 +10,26 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from service.schemas import ChatRequest, EvictRequest
+from service.admin_schemas import (
+    ClearRequest,
+    EvictRequest,
+    LookupRequest,
+    PinRequest,
+    QuotaRequest,
+    WarmRequest,
+)
+from service.schemas import ChatRequest, WireModel
 
 _REF: Final = "#/components/schemas/{model}"
+_BODIES: Final = (
+    ChatRequest,
+    ClearRequest,
+    EvictRequest,
+    LookupRequest,
+    PinRequest,
+    QuotaRequest,
+    WarmRequest,
+)
 _ERROR_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["error"],
@@ -67,16 +84,16 @@ def error_answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def json_body(model: str, examples: dict[str, Any] | None = None) -> dict[str, Any]:
+def json_body(model: type[WireModel], examples: dict[str, Any] | None = None) -> dict[str, Any]:
     """`requestBody` of an operation that reads `model`."""
-    media: dict[str, Any] = {"schema": {"$ref": _REF.format(model=model)}}
+    media: dict[str, Any] = {"schema": {"$ref": _REF.format(model=model.__name__)}}
     if examples is not None:
         media["examples"] = examples
     return {"required": True, "content": {"application/json": media}}
 
 
 CHAT_OPERATION: Final[dict[str, Any]] = {
-    "requestBody": json_body("ChatRequest", _CHAT_EXAMPLES),
+    "requestBody": json_body(ChatRequest, _CHAT_EXAMPLES),
     "responses": {
         "200": {
             "description": "An OpenAI chat completion with a `kv_report`, or its chunks as events.",
@@ -107,9 +124,7 @@ def openapi_of(app: FastAPI, needs_key: Callable[[str], bool]) -> Callable[[], d
 
 
 def _add_schemas(components: dict[str, Any]) -> None:
-    _, models = models_json_schema(
-        [(ChatRequest, "validation"), (EvictRequest, "validation")], ref_template=_REF
-    )
+    _, models = models_json_schema([(model, "validation") for model in _BODIES], ref_template=_REF)
     schemas = components.setdefault("schemas", {})
     schemas.update(models["$defs"], Error=_ERROR_SCHEMA)
     # FastAPI's own validation errors never leave the service in that shape.

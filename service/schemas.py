@@ -228,22 +228,22 @@ class ChatRequest(WireModel):
     @model_validator(mode="after")
     def _fields_agree(self) -> ChatRequest:
         if (self.messages is None) == (self.prompt is None):
-            raise _conflict("messages", "give either 'messages' or 'prompt'")
+            raise conflict("messages", "give either 'messages' or 'prompt'")
         if self.images is not None and self.prompt is None:
-            raise _conflict("images", "'images' goes with 'prompt'; in 'messages' images are parts")
+            raise conflict("images", "'images' goes with 'prompt'; in 'messages' images are parts")
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(limits) > 1:
-            raise _conflict("max_completion_tokens", "'max_tokens' and 'max_completion_tokens' differ")
+            raise conflict("max_completion_tokens", "'max_tokens' and 'max_completion_tokens' differ")
         if self.top_logprobs and not self.logprobs:
-            raise _conflict("top_logprobs", "'top_logprobs' goes with 'logprobs': true")
+            raise conflict("top_logprobs", "'top_logprobs' goes with 'logprobs': true")
         if self.stream_options is not None and not self.stream:
-            raise _conflict("stream_options", "'stream_options' goes with 'stream': true")
+            raise conflict("stream_options", "'stream_options' goes with 'stream': true")
         if (
             self.cache_salt is not None
             and self.cache is not None
             and self.cache.salt not in (None, self.cache_salt)
         ):
-            raise _conflict("cache_salt", "'cache_salt' and 'cache.salt' differ")
+            raise conflict("cache_salt", "'cache_salt' and 'cache.salt' differ")
         return self
 
     @property
@@ -255,27 +255,6 @@ class ChatRequest(WireModel):
         return self.max_completion_tokens or self.max_tokens
 
 
-def _conflict(param: str, text: str) -> PydanticCustomError:
+def conflict(param: str, text: str) -> PydanticCustomError:
+    """The fault that `service.validation` turns into `invalid_request`, with `param` at fault."""
     return PydanticCustomError("conflict", "{text}", {"param": param, "text": text})
-
-
-class EvictRequest(WireModel):
-    """Which entries `POST /v1/cache/evict` removes: all conditions that are set must hold. `older_than` is
-    seconds since last use; `bytes` stops when so much is freed. An empty body would remove everything and has
-    to say `"all": true`."""
-
-    tenant: str | None = None
-    model: str | None = None
-    tier: str | None = None
-    older_than: Annotated[float, Field(ge=0)] | None = None
-    min_bytes: Annotated[int, Field(ge=0)] | None = None
-    bytes: Annotated[int, Field(ge=1)] | None = None
-    all: bool = False
-    dry_run: bool = False
-
-    @model_validator(mode="after")
-    def _says_what(self) -> EvictRequest:
-        conditions = (self.tenant, self.model, self.tier, self.older_than, self.min_bytes, self.bytes)
-        if (not self.all) and all(condition is None for condition in conditions):
-            raise _conflict("all", "give a condition, 'bytes', or \"all\": true")
-        return self

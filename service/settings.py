@@ -129,11 +129,19 @@ class Settings(BaseModel):
     shadow_share: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     # the store
-    store_path: Path = Path("conduit-store")
+    namespace: str = "default"
+    store_path: Path = Path("var/store")
     memory_bytes: ByteSize = ByteSize(GIB)
     disk_bytes: ByteSize = ByteSize(8 * GIB)
     decoded_bytes: ByteSize = ByteSize(512 * MIB)
-    codec: str = "raw"
+    queue_bytes: ByteSize = ByteSize(512 * MIB)
+    codec: str = "auto"
+    eviction: Literal["lru", "lfu", "cost"] = "lru"
+    persist_on: Literal["first", "second"] = "first"
+    redis_url: SecretStr | None = None
+    redis_cluster: bool = False
+    redis_bytes: ByteSize = ByteSize(0)
+    redis_timeout: Positive = 0.25
 
     @model_validator(mode="after")
     def _keys_differ(self) -> Settings:

@@ -1,76 +1,56 @@
-"""The operator's routes over the store. The key check is in `service.middleware`; every change is logged."""
+"""The operator's routes over the store: look, remove. The key check is in `service.middleware`."""
 
 from __future__ import annotations
 
-import logging
-import re
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from service.admin_schemas import ClearRequest, EntryQuery, EvictRequest, LookupRequest
+from service.audit import audit
 from service.context import Services
-from service.errors import RequestError
+from service.conversation import ImageReference, PlacedImage
 from service.openapi import error_answers, json_body
-from service.schemas import EvictRequest
+from service.routes.entry_key import checked_key, no_entry
+from service.tenancy import DEFAULT_TENANT, namespace
 from service.validation import read_body
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, StoreStats
 
-_log = logging.getLogger(__name__)
-_KEY: Final = re.compile(r"[0-9a-f]{64}")
 _STATS: Final = TypeAdapter(StoreStats)
 _ENTRY: Final = TypeAdapter(EntryInfo)
 _PAGE: Final = TypeAdapter(EntryPage)
 _EVICTED: Final = TypeAdapter(EvictResult)
-_ERRORS: Final = error_answers(400, 401, 403, 404)
-
-
-class EntryQuery(BaseModel):
-    """Filters and paging of the list of entries. `older_than` is seconds since last use."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    tenant: str | None = None
-    model: str | None = None
-    tier: str | None = None
-    older_than: Annotated[float, Field(ge=0)] | None = None
-    min_bytes: Annotated[int, Field(ge=0)] | None = None
-    cursor: Annotated[str, Field(max_length=512)] | None = None
-    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+_ERRORS: Final = error_answers(400, 401, 403, 404, 503)
 
 
 def cache_router(services: Services) -> APIRouter:
     """The cache routes over `services`."""
     endpoint = CacheEndpoint(services)
-    router = APIRouter(prefix="/v1/cache", tags=["cache"])
-    add = router.add_api_route
-    add("/stats", endpoint.stats, methods=["GET"], response_model=StoreStats, responses=_answers())
-    add("/entries", endpoint.entries, methods=["GET"], response_model=EntryPage, responses=_answers())
-    add("/entries/{key}", endpoint.entry, methods=["GET"], response_model=EntryInfo, responses=_answers())
-    add("/entries/{key}", endpoint.delete, methods=["DELETE"], status_code=204, responses=_answers())
-    body = {"requestBody": json_body("EvictRequest")}
-    add(
-        "/evict",
-        endpoint.evict,
-        methods=["POST"],
-        response_model=EvictResult,
-        responses=_answers(),
-        openapi_extra=body,
-    )
+    router = APIRouter(prefix="/v1/cache", tags=["cache"], responses=dict(_ERRORS))
+    get: dict[str, Any] = {"methods": ["GET"]}
+    router.add_api_route("/stats", endpoint.stats, response_model=StoreStats, **get)
+    router.add_api_route("/entries", endpoint.entries, response_model=EntryPage, **get)
+    router.add_api_route("/entries/{key}", endpoint.entry, response_model=EntryInfo, **get)
+    router.add_api_route("/entries/{key}", endpoint.delete, methods=["DELETE"], status_code=204)
+    for path, handler, body, answer in (
+        ("/evict", endpoint.evict, EvictRequest, EvictResult),
+        ("/clear", endpoint.clear, ClearRequest, EvictResult),
+        ("/lookup", endpoint.lookup, LookupRequest, None),
+    ):
+        extra = {"requestBody": json_body(body)}
+        router.add_api_route(path, handler, methods=["POST"], response_model=answer, openapi_extra=extra)
     return router
 
 
-def _answers() -> dict[int | str, dict[str, Any]]:
-    return dict(_ERRORS)
-
-
 class CacheEndpoint:
-    """Thin: read the query, ask `EngineClient.cache`, shape the answer."""
+    """Thin: read the query, ask `EngineClient.cache`, shape the answer. Every change is logged."""
 
     def __init__(self, services: Services) -> None:
         self._cache = services.client.cache
+        self._images = services.images
         self._max_body = services.settings.max_body_bytes
 
     async def stats(self) -> JSONResponse:
@@ -85,16 +65,16 @@ class CacheEndpoint:
 
     async def entry(self, key: str) -> JSONResponse:
         """One entry. Looking does not count as use."""
-        found = await self._cache.entry(_checked(key))
+        found = await self._cache.entry(checked_key(key))
         if found is None:
-            raise _no_entry()
+            raise no_entry()
         return JSONResponse(_ENTRY.dump_python(found, mode="json"))
 
     async def delete(self, key: str, request: Request) -> Response:
         """Remove one entry from every tier."""
-        if not await self._cache.delete(_checked(key)):
-            raise _no_entry()
-        _audit(request, "delete", key=key)
+        if not await self._cache.delete(checked_key(key)):
+            raise no_entry()
+        audit(request, "delete", key=key)
         return Response(status_code=204)
 
     async def evict(self, request: Request) -> JSONResponse:
@@ -102,23 +82,24 @@ class CacheEndpoint:
         order = await read_body(request, EvictRequest, self._max_body)
         select = EntryFilter(order.tenant, order.model, order.tier, order.older_than, order.min_bytes)
         result = await self._cache.evict(select, order.bytes, order.dry_run)
-        _audit(request, "evict", entries=len(result.keys), bytes=result.bytes, dry_run=result.dry_run)
+        audit(request, "evict", entries=len(result.keys), bytes=result.bytes, dry_run=result.dry_run)
         return JSONResponse(_EVICTED.dump_python(result, mode="json"))
 
+    async def clear(self, request: Request) -> JSONResponse:
+        """Remove all entries, or all of one tenant. Those in use and, unless included, the pinned ones stay
+        and are counted."""
+        order = await read_body(request, ClearRequest, self._max_body)
+        result = await self._cache.clear(order.tenant, order.include_pinned)
+        audit(request, "clear", tenant_cleared=order.tenant, entries=len(result.keys), bytes=result.bytes)
+        return JSONResponse(_EVICTED.dump_python(result, mode="json"))
 
-def _checked(key: str) -> str:
-    if not _KEY.fullmatch(key):
-        raise _no_entry()
-    return key
-
-
-def _no_entry() -> RequestError:
-    return RequestError("entry_not_found", "No tier holds an entry of that key (64 lower-case hex digits).")
-
-
-def _audit(request: Request, action: str, **fields: object) -> None:
-    client = request.client.host if request.client else None
-    _log.info(
-        "cache admin",
-        extra={"action": action, "request_id": request.state.request_id, "client": client, **fields},
-    )
+    async def lookup(self, request: Request) -> JSONResponse:
+        """Is this image stored? The entry that a request with it would use, or null. Does not count as
+        use."""
+        order = await read_body(request, LookupRequest, self._max_body)
+        tenant = namespace(order.tenant or DEFAULT_TENANT, order.salt)
+        (image,) = await self._images.load([PlacedImage(ImageReference(order.image), "image")], tenant)
+        found = await self._cache.lookup(tenant, image.digest, image.width, image.height)
+        entry = None if found is None else _ENTRY.dump_python(found, mode="json")
+        body = {"digest": image.digest.hex(), "width": image.width, "height": image.height, "entry": entry}
+        return JSONResponse(body)

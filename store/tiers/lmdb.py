@@ -151,6 +151,10 @@ class LmdbTier:
         self._serial.close()
         self._environment.close()
 
+    def sync(self) -> None:
+        """Have the system write all commits to disk. The tier does so from time to time on its own."""
+        self._serial.run(self._environment.sync)
+
     @property
     def opened_by(self) -> int | None:
         """Id of the process that has the environment open."""

@@ -24,7 +24,16 @@ from engine.messages import (
     Timings,
     Usage,
 )
-from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, StoreStats, TierStats
+from store.types import (
+    EntryFilter,
+    EntryInfo,
+    EntryPage,
+    EvictResult,
+    QuotaInfo,
+    StoreStats,
+    TierStats,
+    VerifyProgress,
+)
 
 INFO = EngineInfo(
     model="models/test-reader",
@@ -118,7 +127,9 @@ class FakeEngine:
         """As new, for the next test on the same server."""
         self.script: Script = says("The total is 42.")
         self.cache.held.clear()
+        self.cache.limits.clear()
         self.cache.fault = None
+        self.cache.scrub_pause = 0.0
         self.requests: list[GenerateRequest] = []
         self.remember = True
         self.submitted = 0
@@ -184,7 +195,10 @@ class FakeCache:
 
     def __init__(self) -> None:
         self.held: dict[str, EntryInfo] = {}
+        self.limits: dict[str, int] = {}
         self.fault: Exception | None = None
+        self.scrub_pause = 0.0
+        self.scrubbing = False
 
     def put(self, key: str, **changes: object) -> EntryInfo:
         entry = EntryInfo(
@@ -243,6 +257,51 @@ class FakeCache:
             for entry in chosen:
                 del self.held[entry.key]
         return EvictResult(tuple(entry.key for entry in chosen), sum(e.bytes for e in chosen), 0, dry_run)
+
+    async def clear(self, tenant: str | None, include_pinned: bool) -> EvictResult:
+        pinned = {key for key in self.held if self.held[key].pinned and not include_pinned}
+        kept = {key: self.held.pop(key) for key in pinned}
+        result = await self.evict(EntryFilter(tenant=tenant), None, False)
+        self.held.update(kept)
+        return dataclasses.replace(result, skipped_pinned=len(kept))
+
+    async def lookup(self, tenant: str, digest: bytes, width: int, height: int) -> EntryInfo | None:
+        entry = self.held.get(digest.hex())
+        return entry if entry is not None and entry.tenant == tenant else None
+
+    async def pin(self, key: str, seconds: float | None) -> bool:
+        if key in self.held:
+            self.put(key, pinned="hard" if seconds is None else "soft")
+        return key in self.held
+
+    async def unpin(self, key: str) -> bool:
+        found = key in self.held and self.held[key].pinned != ""
+        if found:
+            self.put(key)
+        return found
+
+    async def quotas(self) -> tuple[QuotaInfo, ...]:
+        return tuple(QuotaInfo(tenant, limit, 0) for tenant, limit in self.limits.items())
+
+    async def set_quota(self, tenant: str, nbytes: int | None) -> None:
+        if self.fault is not None:
+            raise self.fault
+        self.limits.pop(tenant, None)
+        if nbytes is not None:
+            self.limits[tenant] = nbytes
+
+    async def verify(self) -> AsyncGenerator[VerifyProgress, None]:
+        self.scrubbing = True
+        try:
+            for i in range(1, len(self.held) + 1):
+                await asyncio.sleep(self.scrub_pause)
+                yield VerifyProgress("memory", i, len(self.held), 4096 * i, {})
+            yield VerifyProgress("memory", len(self.held), len(self.held), 0, {"corrupt": 1}, done=True)
+        finally:
+            self.scrubbing = False
+
+    async def compact(self) -> dict[str, int | str]:
+        return {"memory": 0, "disk": "in use by another process"}
 
 
 def _matches(entry: EntryInfo, select: EntryFilter) -> bool:

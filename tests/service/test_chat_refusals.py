@@ -208,7 +208,8 @@ def test_every_unsupported_name_is_refused_by_name(api: httpx.Client) -> None:
 
 
 def test_every_code_of_the_engine_has_a_status() -> None:
-    codes = {error.code for error in _tree(EngineError)}
+    only_at_start = {"unsupported_model", "tracing_unavailable"}
+    codes = {error.code for error in _tree(EngineError)} - only_at_start
     assert len(codes) > 5
     assert codes <= set(ERROR_TABLE)
 

@@ -1,12 +1,13 @@
 """The committed weights answer, and plain reuse loses what depends on the prefix."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from demo.questions import KINDS
-from training.page_reader.evaluate import Reader, held_out
+from training.page_reader.evaluate import Reader, held_out, table
 
 SHIPPED = Path(__file__).parents[2] / "models" / "page-reader"
 WEIGHTS = SHIPPED / "model.safetensors"
@@ -45,3 +46,15 @@ def test_plain_reuse_reads_wrongly_behind_a_system_prompt_with_tables(reader: Re
     examples = list(held_out("system", 12, seed=3))
     right = sum(reader.judge(example, reader.answer_reuse(example)).first for example in examples)
     assert right <= 6
+
+
+def test_the_card_states_the_measured_accuracy() -> None:
+    results = json.loads((SHIPPED / "accuracy.json").read_text())
+    assert table(results) in (SHIPPED / "README.md").read_text()
+    kinds = {kind: row for kind, row in results.items() if kind != "overall"}
+    assert set(kinds) == set(KINDS)
+    assert results["overall"]["n"] >= 1000
+    assert results["overall"]["full"] >= 95
+    assert all(row["n"] >= 100 and row["full"] >= 90 for row in kinds.values())
+    for kind in ("system", "two_hop", "page_order"):
+        assert kinds[kind]["full"] - kinds[kind]["reuse"] >= 10

@@ -28,7 +28,10 @@ def probe(seed: int, sizes: list[int]) -> Probe:
 def plain_choice(found: Probe, weight: float, count: int) -> list[int]:
     """refresh.md 2.1, spelled out token by token."""
     tokens = range(found.mass.shape[1])
-    s = [sum(float(a[t]) * float(n[t]) for a, n in zip(found.mass, found.norms, strict=True)) / 3 for t in tokens]
+    s = [
+        sum(float(a[t]) * float(n[t]) for a, n in zip(found.mass, found.norms, strict=True)) / 3
+        for t in tokens
+    ]
     image = found.image.tolist()
     mu = [np.mean([s[t] for t in tokens if image[t] == j]) for j in range(max(image) + 1)]
     c = [(1 - weight) + weight * m / np.mean(mu) for m in mu]
@@ -160,4 +163,6 @@ def test_head_by_head_scores_equal_their_formulas() -> None:
         by_head = [float(mass[h, t]) * float(values[h // 2, t].norm()) for h in range(4)]
         assert float(joined_by_head(mass, values)[t]) == pytest.approx(sum(by_head) / 4, rel=1e-5)
         added = sum(projection[:, 8 * h : 8 * h + 8] @ values[h // 2, t] * mass[h, t] for h in range(4))
-        assert float(behind_output(mass, values, projection)[t]) == pytest.approx(float(added.norm()), rel=1e-4)
+        assert float(behind_output(mass, values, projection)[t]) == pytest.approx(
+            float(added.norm()), rel=1e-4
+        )

@@ -1,0 +1,174 @@
+"""The operator's routes that look after the store: pins, quotas, checking, compacting, warming."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+from typing import Any, Final, cast
+
+from fastapi import APIRouter
+from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from engine.messages import Finished, GenerateRequest, ImageInput, ImagePart, Message, Sampling, TextPart
+from service.admin_schemas import PinRequest, QuotaRequest, WarmRequest
+from service.answer import image_body
+from service.audit import audit
+from service.context import Services
+from service.conversation import ImageReference, PlacedImage
+from service.errors import RequestError, ServiceError, error_body
+from service.event_stream import DONE, PING, EventStream, event
+from service.generation import Generation
+from service.openapi import error_answers, json_body
+from service.routes.entry_key import checked_key, no_entry
+from service.schemas import WireModel
+from service.tenancy import DEFAULT_TENANT, namespace
+from service.validation import read_body
+from store.types import QuotaInfo, VerifyProgress
+
+_QUOTAS: Final = TypeAdapter(tuple[QuotaInfo, ...])
+_PROGRESS: Final = TypeAdapter(VerifyProgress)
+_ERRORS: Final = error_answers(400, 401, 403, 404, 503)
+_STREAM: Final[dict[str, Any]] = {
+    "responses": {
+        "200": {"description": "Progress as server-sent events.", "content": {"text/event-stream": {}}}
+    }
+}
+_REPORT_INTERVAL: Final = 0.2
+_WARM_PRIORITY: Final = 10
+"""Behind every request that somebody waits for."""
+
+
+def cache_care_router(services: Services) -> APIRouter:
+    """The routes over `services`."""
+    care = CacheCareEndpoint(services)
+    router = APIRouter(prefix="/v1/cache", tags=["cache"], responses=dict(_ERRORS))
+    add = router.add_api_route
+    pin, quota = "/entries/{key}/pin", "/quotas/{tenant}"
+    add(pin, care.pin, methods=["POST"], status_code=204, openapi_extra=_body(PinRequest))
+    add(pin, care.unpin, methods=["DELETE"], status_code=204)
+    add("/quotas", care.quotas, methods=["GET"])
+    add(quota, care.set_quota, methods=["PUT"], status_code=204, openapi_extra=_body(QuotaRequest))
+    add(quota, care.lift_quota, methods=["DELETE"], status_code=204)
+    add("/compact", care.compact, methods=["POST"])
+    add("/verify", care.verify, methods=["POST"], response_model=None, openapi_extra=_STREAM)
+    add(
+        "/warm",
+        care.warm,
+        methods=["POST"],
+        response_model=None,
+        openapi_extra={**_body(WarmRequest), **_STREAM},
+    )
+    return router
+
+
+def _body(model: type[WireModel]) -> dict[str, Any]:
+    return {"requestBody": json_body(model)}
+
+
+class CacheCareEndpoint:
+    """Thin, and every change is logged. What takes long is a stream that ends with the client."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._cache = services.client.cache
+        self._max_body = services.settings.max_body_bytes
+
+    async def pin(self, key: str, request: Request) -> Response:
+        """Keep an entry: evicted last for `ttl` seconds, or never."""
+        order = await read_body(request, PinRequest, self._max_body)
+        if not await self._cache.pin(checked_key(key), order.ttl):
+            raise no_entry()
+        audit(request, "pin", key=key, ttl=order.ttl)
+        return Response(status_code=204)
+
+    async def unpin(self, key: str, request: Request) -> Response:
+        """Let an entry go as others do."""
+        if not await self._cache.unpin(checked_key(key)):
+            raise no_entry()
+        audit(request, "unpin", key=key)
+        return Response(status_code=204)
+
+    async def quotas(self) -> JSONResponse:
+        """Limits of tenants, and what they hold."""
+        return JSONResponse({"quotas": _QUOTAS.dump_python(await self._cache.quotas(), mode="json")})
+
+    async def set_quota(self, tenant: str, request: Request) -> Response:
+        """Limit what a tenant may hold in each tier; what is above is evicted."""
+        order = await read_body(request, QuotaRequest, self._max_body)
+        await self._cache.set_quota(tenant, order.bytes)
+        audit(request, "set quota", tenant_limited=tenant, bytes=order.bytes)
+        return Response(status_code=204)
+
+    async def lift_quota(self, tenant: str, request: Request) -> Response:
+        """Lift a tenant's limit."""
+        if tenant not in {quota.tenant for quota in await self._cache.quotas()}:
+            raise RequestError("entry_not_found", "That tenant has no quota.")
+        await self._cache.set_quota(tenant, None)
+        audit(request, "lift quota", tenant_limited=tenant)
+        return Response(status_code=204)
+
+    async def compact(self, request: Request) -> JSONResponse:
+        """Give free space back to the system: bytes by tier, or why a tier could not."""
+        result = await self._cache.compact()
+        audit(request, "compact", result=dict(result))
+        return JSONResponse({"tiers": dict(result)})
+
+    async def verify(self, request: Request) -> Response:
+        """Read and check every record; damaged ones are removed."""
+        audit(request, "verify")
+        return EventStream(self._verify_events(), AsyncExitStack(), {})
+
+    async def warm(self, request: Request) -> Response:
+        """Compute and store images before they are asked about, one after the other behind all other
+        requests."""
+        order = await read_body(request, WarmRequest, self._max_body)
+        audit(request, "warm", images=len(order.images))
+        return EventStream(self._warm_events(order), AsyncExitStack(), {})
+
+    async def _verify_events(self) -> AsyncGenerator[bytes, None]:
+        clock = asyncio.get_running_loop().time
+        told = clock()
+        reports = cast("AsyncGenerator[VerifyProgress, None]", self._cache.verify())
+        async with aclosing(reports):
+            async for report in reports:
+                # There is a report for every record: more than anybody reads.
+                if report.done or clock() - told >= _REPORT_INTERVAL:
+                    told = clock()
+                    yield event(_PROGRESS.dump_python(report, mode="json"))
+        yield DONE
+
+    async def _warm_events(self, order: WarmRequest) -> AsyncGenerator[bytes, None]:
+        tenant = namespace(order.tenant or DEFAULT_TENANT, order.salt)
+        yield PING
+        for number, text in enumerate(order.images):
+            place = PlacedImage(ImageReference(text), f"images[{number}]")
+            try:
+                (image,) = await self._services.images.load([place], tenant)
+                yield event({"image": number, **await self._compute(image, tenant)})
+            except ServiceError as error:
+                yield event(
+                    {"image": number, "failed": error_body(error.code, error.message, error.param)["error"]}
+                )
+        yield DONE
+
+    async def _compute(self, image: ImageInput, tenant: str) -> dict[str, Any]:
+        """Ask for one token about the image, which stores it as a side effect."""
+        request = GenerateRequest(
+            id=f"warm-{uuid.uuid4().hex}",
+            tenant=tenant,
+            messages=(Message("user", (ImagePart(0), TextPart("."))),),
+            images=(image,),
+            sampling=Sampling(max_tokens=1),
+            priority=_WARM_PRIORITY,
+        )
+        settings = self._services.settings
+        deadline = asyncio.get_running_loop().time() + settings.request_timeout
+        async with Generation(self._services.client, request, deadline) as generation:
+            await generation.accepted()
+            async with aclosing(generation.output(settings.request_timeout)) as output:
+                ends = [piece async for piece in output if isinstance(piece, Finished)]
+        return image_body(ends[0].report.images[0])

@@ -1,0 +1,145 @@
+"""The operator's routes that look after the store."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import httpx
+import pytest
+
+from store.errors import StoreError
+from tests.service.conftest import Start
+from tests.service.fake_engine import FakeEngine, fails
+from tests.service.pictures import data_url, plain
+from tests.service.serving import eventually
+from tests.service.test_chat import events
+from tests.service.test_chat_refusals import refused
+
+KEYS = [f"{i:064x}" for i in range(3)]
+RED = data_url(plain())
+
+
+def test_pins_are_soft_or_hard(api: httpx.Client, engine: FakeEngine) -> None:
+    engine.cache.put(KEYS[0])
+    path = f"/v1/cache/entries/{KEYS[0]}"
+    for body, pinned in (({"ttl": 60}, "soft"), ({"hard": True}, "hard")):
+        assert api.post(f"{path}/pin", json=body).status_code == 204
+        assert api.get(path).json()["pinned"] == pinned
+    assert api.delete(f"{path}/pin").status_code == 204
+    assert api.get(path).json()["pinned"] == ""
+    refused(api.delete(f"{path}/pin"), 404, "entry_not_found")
+    refused(api.post(f"/v1/cache/entries/{KEYS[1]}/pin", json={"hard": True}), 404, "entry_not_found")
+
+
+@pytest.mark.parametrize("body", [{}, {"ttl": 5, "hard": True}, {"ttl": 0}, {"ttl": -1}, {"ttl": "long"}])
+def test_pins_say_one_thing(api: httpx.Client, engine: FakeEngine, body: dict[str, Any]) -> None:
+    engine.cache.put(KEYS[0])
+    refused(api.post(f"/v1/cache/entries/{KEYS[0]}/pin", json=body), 400, "invalid_request")
+
+
+def test_clear_leaves_what_is_pinned_unless_told(api: httpx.Client, engine: FakeEngine) -> None:
+    engine.cache.put(KEYS[0], pinned="hard")
+    engine.cache.put(KEYS[1])
+    engine.cache.put(KEYS[2], tenant="bob")
+    cleared = api.post("/v1/cache/clear", json={"tenant": "default"}).raise_for_status().json()
+    assert (cleared["keys"], cleared["skipped_pinned"]) == ([KEYS[1]], 1)
+    assert len(api.post("/v1/cache/clear", json={"include_pinned": True}).json()["keys"]) == 2
+
+
+def test_lookup_says_what_a_request_would_find(api: httpx.Client, engine: FakeEngine) -> None:
+    missing = api.post("/v1/cache/lookup", json={"image": RED}).raise_for_status().json()
+    assert missing["entry"] is None and (missing["width"], missing["height"]) == (8, 6)
+    entry = engine.cache.put(missing["digest"])
+    found = api.post("/v1/cache/lookup", json={"image": RED}).json()
+    assert found["entry"]["key"] == entry.key
+    for other in ({"tenant": "bob"}, {"salt": "x"}):
+        assert api.post("/v1/cache/lookup", json={"image": RED, **other}).json()["entry"] is None
+    refused(api.post("/v1/cache/lookup", json={"image": "/etc/hostname"}), 400, "invalid_image_url")
+
+
+def test_quotas_are_set_and_lifted(api: httpx.Client) -> None:
+    assert api.put("/v1/cache/quotas/alice", json={"bytes": 1000}).status_code == 204
+    assert api.get("/v1/cache/quotas").json() == {"quotas": [{"tenant": "alice", "bytes": 1000, "held": 0}]}
+    assert api.delete("/v1/cache/quotas/alice").status_code == 204
+    refused(api.delete("/v1/cache/quotas/alice"), 404, "entry_not_found")
+    refused(api.put("/v1/cache/quotas/alice", json={"bytes": 0}), 400, "invalid_request")
+
+
+def test_a_store_that_fails_is_a_503_without_its_text(api: httpx.Client, engine: FakeEngine) -> None:
+    engine.cache.fault = StoreError("cannot write /var/lib/somewhere")
+    response = api.put("/v1/cache/quotas/alice", json={"bytes": 1000})
+    refused(response, 503, "store_failed")
+    assert "/var" not in response.text
+
+
+def test_compact_tells_each_tier(api: httpx.Client) -> None:
+    tiers = api.post("/v1/cache/compact").raise_for_status().json()["tiers"]
+    assert tiers == {"memory": 0, "disk": "in use by another process"}
+
+
+def test_verify_streams_progress_and_ends(api: httpx.Client, engine: FakeEngine) -> None:
+    for key in KEYS:
+        engine.cache.put(key)
+    *reports, done = events(api.post("/v1/cache/verify"))
+    assert done == "[DONE]"
+    assert (reports[-1]["done"], reports[-1]["removed"]) == (True, {"corrupt": 1})
+
+
+def test_verify_ends_with_its_client(api: httpx.Client, engine: FakeEngine) -> None:
+    for key in KEYS:
+        engine.cache.put(key)
+    engine.cache.scrub_pause = 0.3
+    with api.stream("POST", "/v1/cache/verify") as response:
+        pieces = response.iter_text()
+        next(pieces)
+        assert engine.cache.scrubbing
+    eventually(lambda: not engine.cache.scrubbing, "the scrub ends")
+
+
+def test_warm_computes_each_image_behind_everybody(api: httpx.Client, engine: FakeEngine) -> None:
+    asked = {"images": [RED, "data:,broken", data_url(plain((0, 0, 9)))], "tenant": "alice"}
+    first, second, third, done = events(api.post("/v1/cache/warm", json=asked))
+    assert done == "[DONE]"
+    assert [first["image"], second["image"], third["image"]] == [0, 1, 2]
+    assert (first["outcome"], first["tokens"], third["outcome"]) == ("miss", 36, "miss")
+    assert (second["failed"]["code"], second["failed"]["param"]) == ("invalid_image", "images[1]")
+    assert {(r.tenant, r.sampling.max_tokens, r.priority > 0) for r in engine.requests} == {
+        ("alice", 1, True)
+    }
+    assert events(api.post("/v1/cache/warm", json=asked))[0]["outcome"] == "hit"
+
+
+def test_warm_goes_on_after_the_engine_refused_one(api: httpx.Client, engine: FakeEngine) -> None:
+    engine.script = fails("queue_full")
+    first, second, _ = events(api.post("/v1/cache/warm", json={"images": [RED, RED]}))
+    assert first["failed"]["code"] == second["failed"]["code"] == "queue_full"
+
+
+def test_everything_needs_the_operators_key_and_is_logged(
+    start: Start, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = start(api_keys="alice:sk-alice-1", admin_key="sk-operator")
+    calls: list[tuple[str, str, dict[str, Any]]] = [
+        ("POST", f"entries/{KEYS[0]}/pin", {"hard": True}),
+        ("DELETE", f"entries/{KEYS[0]}/pin", {}),
+        ("PUT", "quotas/alice", {"bytes": 10}),
+        ("DELETE", "quotas/alice", {}),
+        ("POST", "clear", {}),
+        ("POST", "compact", {}),
+        ("POST", "verify", {}),
+        ("POST", "warm", {"images": [RED]}),
+    ]
+    engine.cache.put(KEYS[0])
+    with caplog.at_level(logging.INFO, logger="service.audit"):
+        for method, path, body in calls:
+            url = f"/v1/cache/{path}"
+            refused(api.request(method, url, json=body), 401, "invalid_api_key")
+            tenants_key = {"authorization": "Bearer sk-alice-1"}
+            refused(api.request(method, url, json=body, headers=tenants_key), 403, "admin_key_required")
+            operators_key = {"authorization": "Bearer sk-operator"}
+            assert api.request(method, url, json=body, headers=operators_key).is_success, path
+    actions = [vars(record)["action"] for record in caplog.records]
+    assert actions == ["pin", "unpin", "set quota", "lift quota", "clear", "compact", "verify", "warm"]
+    assert "sk-" not in json.dumps([vars(record) for record in caplog.records], default=str)
