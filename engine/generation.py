@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +24,10 @@ from engine.sampling import Sampler, likely_logprobs
 from engine.text import Detokenizer, StopStrings
 from engine.tracing import record_phases
 from store.entry import ImageKV
+from store.errors import StoreError
 from store.tiered import Fetched
+
+log = logging.getLogger(__name__)
 
 # Answer tokens where a request does not say, and slots that the KV has for them at first (it grows with the answer).
 DEFAULT_MAX_TOKENS = 2048
@@ -154,9 +158,19 @@ class Generation:
                 runtime.family, runtime.pool, runtime.prompt.prefix_ids, encoded, grid, self.work
             )
 
-        fetched = runtime.store.fetch(runtime.key(request.tenant, image), compile_entry, request.cache.mode)
+        key = runtime.key(request.tenant, image)
+        fetched = runtime.store.fetch(key, compile_entry, request.cache.mode)
         self._fetched[image.digest] = fetched
+        if request.cache.pin_seconds is not None:
+            self._pin(key.hex, request.cache.pin_seconds)
         return fetched.entry.features.to(runtime.family.device)
+
+    def _pin(self, key: str, seconds: float) -> None:
+        """A pin that cannot be kept costs the entry's protection, not the answer."""
+        try:
+            self._runtime.store.pin(key, seconds)
+        except StoreError as error:
+            log.warning("entry %s could not be pinned: %s", key[:16], error)
 
     def _first_logits(self, features: dict[bytes, torch.Tensor]) -> Prefilled:
         runtime, layout, choice = self._runtime, self._prepared.layout, self._prepared.choice

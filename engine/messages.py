@@ -79,13 +79,14 @@ class CacheOptions:
 
     auto: read, and store what was missing. read: read, store nothing. bypass: neither. rewrite: compile anew and store.
     `policy` and `refresh_ratio` None mean the server's defaults; `options` are the policy's own (for instance
-    `{"preset": "paper"}`).
+    `{"preset": "paper"}`). `pin_seconds` keeps the images' entries from ordinary eviction for that long.
     """
 
     mode: CacheMode = "auto"
     policy: str | None = None
     refresh_ratio: float | None = None
     options: Mapping[str, object] = field(default_factory=dict)
+    pin_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

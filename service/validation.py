@@ -94,7 +94,9 @@ def query_error(error: RequestValidationError) -> RequestError:
 
 def _translate(fault: ErrorDetails) -> RequestError:
     kind, context = fault["type"], fault.get("ctx", {})
-    place = [part for part in fault["loc"] if not str(part).startswith("@") and part != "[key]"]
+    place = [part for part in fault["loc"] if not _is_tag(part)]
+    if kind == "extra_forbidden" and _is_tag(fault["loc"][-1]):
+        place.append(fault["loc"][-1])  # a name that the caller made up, not one of our tags
     path = _path(place)
     if kind == "json_invalid":
         return RequestError("invalid_json", "The body is not valid JSON.")
@@ -112,6 +114,11 @@ def _translate(fault: ErrorDetails) -> RequestError:
     return RequestError(
         "invalid_request", f"'{path or 'body'}' must be {_expected(fault)}.", param=path or None
     )
+
+
+def _is_tag(part: int | str) -> bool:
+    """Tags of unions (see `service.schemas`), and the mark that a fault is in a key, are no part of a path."""
+    return isinstance(part, str) and (part.startswith("@") or part == "[key]")
 
 
 def _expected(fault: ErrorDetails) -> str:

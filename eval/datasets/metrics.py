@@ -1,7 +1,7 @@
 """Scores of free answers, by the definitions of the sets that use them.
 
-Sources: MMLongBench (EdinburghNLP/MMLongBench, `utils.py`: SubEM, token F1, rule-based document score; its normalisation
-is SQuAD's by way of DensePhrases).
+Source: EdinburghNLP/MMLongBench, `utils.py` (SubEM, token F1, rule-based document score; its normalisation is SQuAD's
+by way of DensePhrases).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The single-image sets, in VLMEvalKit's layout: one TSV with the pictures inside, base64.
 
-MMBench (circular evaluation), OCRBench, POPE, MMStar. Source: open-compass/VLMEvalKit, `dataset/utils/multiple_choice.py`,
-`utils/matching_util.py`, `dataset/image_vqa.py` (OCRBench), `dataset/utils/yorn.py` (POPE). Answers are matched by rule;
-the kit's second chance, a judge model that reads what the rules cannot, is left out: such answers count as wrong.
+MMBench (circular evaluation), OCRBench, POPE, MMStar. Source: open-compass/VLMEvalKit, `utils/matching_util.py`,
+`dataset/utils/multiple_choice.py`, `dataset/image_vqa.py` (OCRBench), `dataset/utils/yorn.py` (POPE). Answers are matched
+by rule; the kit's second chance, a judge model that reads what the rules cannot, is left out: such answers are wrong.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from engine.worker import Worker
 from store.keys import pixel_digest
 from store.open import open_store
 from store.settings import StoreSettings
+from store.types import EntryFilter
 from tests.engine.conftest import PICTURES, said, user
 
 WAIT = 60
@@ -200,6 +201,17 @@ def test_bad_requests_fail_before_acceptance_and_disturb_nothing(
     (event,) = client.run(replace(ask("bad"), **changes))  # type: ignore[arg-type]
     assert isinstance(event, Failed) and event.code == code and event.message
     assert isinstance(client.run(ask("good"))[-1], Finished)
+
+
+def test_a_pinned_image_outlives_eviction(client: Client, runtime: Runtime) -> None:
+    client.answer(ask("pinned", (user(0, "K"),), 1, cache=CacheOptions(pin_seconds=600)))
+    other = GenerateRequest("plain", "tenant", (user(0, "K"),), (IMAGES[1],), Sampling(max_tokens=1))
+    client.answer(other)
+    runtime.store.flush(WAIT)
+    evicted = runtime.store.evict(EntryFilter())
+    assert len(evicted.keys) == 1 and evicted.skipped_pinned == 1
+    _, end = client.answer(ask("again", (user(0, "K"),), 1))
+    assert end.report.images[0].outcome == "hit"
 
 
 def test_context_length_names_both_counts() -> None:

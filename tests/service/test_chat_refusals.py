@@ -45,6 +45,8 @@ CASES: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "unknown field": (user("x", temprature=1), "unknown_parameter", "temprature"),
     "unknown in part": (user([{**TEXT, "colour": 1}]), "unknown_parameter", "messages[0].content[0].colour"),
     "unknown in cache": (user("x", cache={"moed": "auto"}), "unknown_parameter", "cache.moed"),
+    "unknown, like a tag": (user("x", **{"@text": None}), "unknown_parameter", "@text"),
+    "unknown, like a mark": (user("x", cache={"[key]": 1}), "unknown_parameter", "cache.[key]"),
     "ttl": (user("x", cache={"ttl": 5}), "unsupported_parameter", "cache.ttl"),
     "pin": (user("x", cache={"pin": True}), "unsupported_parameter", "cache.pin"),
     "tools": (user("x", tools=[{"type": "function"}]), "unsupported_parameter", "tools"),
