@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from eval.trial import Arm
 
 RATIOS = (0.02, 0.05, 0.10, 0.20, 0.50)
-
-OURS = (Arm("conduit", "conduit"),)
 ARMS = (
     Arm("random", "random"),
     Arm("wrong_query", "wrong_query"),
@@ -23,6 +24,11 @@ ARMS = (
 # The ends, which are the same for every policy.
 REUSE = Arm("reuse", "reuse")
 EVERYTHING = Arm("everything", "conduit")
+
+
+def described(arms: Sequence[Arm], ratios: Sequence[float]) -> dict[str, Any]:
+    """Arms and ratios as a result file tells them."""
+    return {"ratios": list(ratios), "arms": {arm.name: [arm.policy, dict(arm.options)] for arm in arms}}
 
 
 def cell(arm: str, ratio: float) -> str:

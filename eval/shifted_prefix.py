@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -16,10 +16,10 @@ import torch
 from benchmarks.result import NotMeasured, write_result
 from engine.heap import keep_large_blocks_apart
 from engine.load import weights_fingerprint
-from eval.arms import ARMS, RATIOS
+from eval.arms import ARMS, RATIOS, described
 from eval.page_prompts import SHIPPED, PageReader, draw
 from eval.recording import WORK, Recording
-from eval.sweep import Table, measure
+from eval.sweep import Table, cells, columns, measure
 from eval.trial import Arm, Trial
 
 SETS = ("single_hop", "two_hop", "page_order", "distractor", "reordered", "system", "question_first")
@@ -31,36 +31,30 @@ class PageSweep:
     """Measures prompts of one set. The foreign question of prompt i is that of prompt i + 1."""
 
     def __init__(self, reader: PageReader, kind: str, arms: Sequence[Arm], ratios: Sequence[float]) -> None:
-        self._reader, self._kind, self._arms, self._ratios = reader, kind, arms, ratios
+        self._reader, self._kind, self._wanted = reader, kind, cells(arms, ratios)
 
     @torch.inference_mode()
-    def row(self, number: int) -> dict[str, Any]:
+    def row(self, number: int, missing: Collection[str]) -> dict[str, Any]:
         example, following = draw(self._kind, range(number, number + 2), SEED)
         prompt = self._reader.prompt(example, following.question.text)
         trial = Trial(self._reader.family, self._reader.pool, prompt)
         try:
             right = self._reader.first_token(example.answer)
-            return measure(trial, right, self._arms, self._ratios, number)
+            return measure(trial, right, self._wanted, missing, number)
         finally:
             trial.close()
 
 
-def sweep_set(reader: PageReader, kind: str, prompts: int, settings: dict[str, Any]) -> Table:
-    """All arms on one set; rows that an earlier run measured are taken over."""
-    sweep = PageSweep(reader, kind, ARMS, RATIOS)
-    recording = Recording(WORK / "shifted_prefix" / f"{kind}.jsonl", settings)
-    return Table.of(recording.complete(range(prompts), sweep.row, kind))
+def sweep_set(reader: PageReader, kind: str, prompts: int, arms: Sequence[Arm], ratios: Sequence[float]) -> Table:
+    """Arms at ratios on one set; what an earlier run measured is taken over."""
+    sweep = PageSweep(reader, kind, arms, ratios)
+    recording = Recording(WORK / "shifted_prefix" / f"{kind}.jsonl", drawn_by())
+    return Table.of(recording.complete(range(prompts), columns(arms, ratios), sweep.row, kind))
 
 
-def settings_of(prompts_matter: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "weights": weights_fingerprint(SHIPPED),
-        "seed": SEED,
-        "pages": "2-8",
-        "ratios": list(RATIOS),
-        "arms": {arm.name: [arm.policy, dict(arm.options)] for arm in ARMS},
-        **prompts_matter,
-    }
+def drawn_by() -> dict[str, Any]:
+    """What rows of a recording must have in common."""
+    return {"weights": weights_fingerprint(SHIPPED), "seed": SEED, "pages": "2-8"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,8 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     keep_large_blocks_apart()
     torch.set_num_threads(1)
-    reader, settings = PageReader.load(), settings_of({})
-    tables = {kind: sweep_set(reader, kind, options.prompts, settings) for kind in options.sets}
+    reader = PageReader.load()
+    tables = {kind: sweep_set(reader, kind, options.prompts, ARMS, RATIOS) for kind in options.sets}
     if options.measure_only:
         return 0
     try:
@@ -81,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             table.check_ends()
             ratios |= table.shares(kind)
         figures = {kind: table.figures("conduit") for kind, table in tables.items()}
-        print(write_result(__file__, settings | {"prompts_per_set": options.prompts}, ratios, figures))
+        settings = drawn_by() | described(ARMS, RATIOS) | {"prompts_per_set": options.prompts}
+        print(write_result(__file__, settings, ratios, figures))
     except NotMeasured as error:
         print(f"not measured: {error}", file=sys.stderr)
         return 1

@@ -40,7 +40,7 @@ def rank_correlation(a: Floats, b: Floats) -> float:
     ranks = [_ranks(x) for x in (a, b)]
     if any(rank.std() == 0 for rank in ranks):
         return float("nan")
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
 def _ranks(values: Floats) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,14 +22,24 @@ def cells(arms: Iterable[Arm], ratios: Sequence[float]) -> list[tuple[Arm, float
     return [(REUSE, 0.0), *((arm, ratio) for arm in arms for ratio in ratios), (EVERYTHING, 1.0)]
 
 
-def measure(trial: Trial, right: int, arms: Sequence[Arm], ratios: Sequence[float], number: int) -> dict[str, Any]:
-    """{"full": right or not, "<arm>.r<percent>": [right or not, agrees with full or not, KL to full]}."""
+def columns(arms: Iterable[Arm], ratios: Sequence[float]) -> list[str]:
+    """What a row of `measure` holds when it is whole."""
+    return ["full", *(cell(arm.name, ratio) for arm, ratio in cells(arms, ratios))]
+
+
+def measure(
+    trial: Trial, right: int, wanted: Sequence[tuple[Arm, float]], missing: Collection[str], number: int
+) -> dict[str, Any]:
+    """{"full": right or not, "<arm>.r<percent>": [right or not, agrees with full or not, KL to full]}, as far as it is
+    missing."""
     best = int(trial.full.argmax())
     row: dict[str, Any] = {"full": int(best == right)}
-    for arm, ratio in cells(arms, ratios):
-        logits = trial.run(arm.make(number), ratio).logits
-        found = int(logits.argmax())
-        row[cell(arm.name, ratio)] = [int(found == right), int(found == best), round(kl_to_full(trial.full, logits), 6)]
+    for arm, ratio in wanted:
+        name = cell(arm.name, ratio)
+        if name in missing:
+            logits = trial.run(arm.make(number), ratio).logits
+            found = int(logits.argmax())
+            row[name] = [int(found == right), int(found == best), round(kl_to_full(trial.full, logits), 6)]
     return row
 
 
@@ -44,7 +54,7 @@ class Table:
     def of(cls, rows: Mapping[int, Mapping[str, Any]]) -> Table:
         if not rows:
             raise NotMeasured("no prompt was measured")
-        names = [name for name in next(iter(rows.values())) if name not in ("prompt", "full")]
+        names = [name for name in next(iter(rows.values())) if name != "full"]
         full = np.asarray([row["full"] for row in rows.values()], dtype=np.float64)
         return cls(full, {n: np.asarray([row[n] for row in rows.values()], dtype=np.float64) for n in names})
 

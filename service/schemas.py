@@ -33,6 +33,15 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "verbosity": ("medium",),
     "web_search_options": (),
 }
+# What answers hold besides role and content, ours too: a client may send a turn back as it came.
+UNSUPPORTED_IN_MESSAGE: Final[dict[str, tuple[object, ...]]] = {
+    "annotations": ([],),
+    "audio": (),
+    "function_call": (),
+    "name": (),
+    "refusal": (),
+    "tool_calls": ([],),
+}
 UNSUPPORTED_IN_CACHE: Final[dict[str, tuple[object, ...]]] = {"ttl": (), "pin": (False,), "id": ()}
 
 
@@ -73,9 +82,10 @@ def _text_or(tag: str, kind: type, expected: str) -> Discriminator:
 
 
 class CacheControl(WireModel):
-    """Anthropic's mark. Accepted, and without effect: every image is cached here."""
+    """Anthropic's mark. Accepted, and without effect: every image is cached here, for longer than that."""
 
     type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
 
 
 class TextBlock(WireModel):
@@ -151,6 +161,11 @@ class ChatMessage(WireModel):
         _text_or("@blocks", list, "a string or a list of parts"),
     ]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_no_ops(cls, body: object) -> object:
+        return _without_no_ops(body, UNSUPPORTED_IN_MESSAGE)
+
 
 class StreamOptions(WireModel):
     include_usage: bool | None = None
@@ -216,6 +231,8 @@ class ChatRequest(WireModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
     metadata: dict[str, str] | None = None
     cache: CacheControls | None = None
     cache_salt: Salt | None = None

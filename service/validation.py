@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from service.disconnect import ClientGone
 from service.errors import RequestError
-from service.schemas import UNSUPPORTED, UNSUPPORTED_IN_CACHE
+from service.schemas import UNSUPPORTED, UNSUPPORTED_IN_CACHE, UNSUPPORTED_IN_MESSAGE
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -103,8 +103,7 @@ def _translate(fault: ErrorDetails) -> RequestError:
     if kind == "missing":
         return RequestError("missing_parameter", f"Missing parameter: '{path}'.", param=path)
     if kind == "extra_forbidden":
-        known = {("cache",): UNSUPPORTED_IN_CACHE, (): UNSUPPORTED}.get(tuple(map(str, place[:-1])), {})
-        if place[-1] in known:
+        if _is_known(place):
             return RequestError("unsupported_parameter", f"'{path}' is not supported yet.", param=path)
         return RequestError("unknown_parameter", f"Unknown parameter: '{path}'.", param=path)
     if kind == "conflict":
@@ -116,8 +115,19 @@ def _translate(fault: ErrorDetails) -> RequestError:
     )
 
 
+def _is_known(place: list[int | str]) -> bool:
+    """True if the field exists elsewhere and is not built here."""
+    *above, name = place
+    if above == ["cache"]:
+        return name in UNSUPPORTED_IN_CACHE
+    if len(above) == 2 and above[0] == "messages":
+        return name in UNSUPPORTED_IN_MESSAGE
+    return not above and name in UNSUPPORTED
+
+
 def _is_tag(part: int | str) -> bool:
-    """Tags of unions (see `service.schemas`), and the mark that a fault is in a key, are no part of a path."""
+    """Tags of unions (see `service.schemas`), and the mark that a fault is in a key, are no part of a
+    path."""
     return isinstance(part, str) and (part.startswith("@") or part == "[key]")
 
 

@@ -9,7 +9,7 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import lmdb
 
 from store.errors import TierFull, TierUnavailable
-from store.lmdb_file import BROKEN_MARK, DATA, fault_of, quarantine
+from store.lmdb_file import BROKEN_MARK, DATA, fault_of, network_filesystem, quarantine
 
 _log = logging.getLogger(__name__)
 
@@ -37,13 +37,14 @@ _environments: weakref.WeakSet[Environment]
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """`alone`: no other process has the environment open."""
+    """`alone`: no other process has the environment open. Databases by name, as items."""
 
     env: Any
-    records: Any
-    pieces: Any
-    usage: Any
+    databases: Mapping[str, Any]
     alone: bool
+
+    def __getitem__(self, name: str) -> Any:
+        return self.databases[name]
 
 
 class Environment:
@@ -52,8 +53,9 @@ class Environment:
     `map_size` is set once: growing a map needs that nobody uses it, in any process.
     """
 
-    def __init__(self, path: Path, map_size: int) -> None:
+    def __init__(self, path: Path, databases: Sequence[str], map_size: int) -> None:
         self._path = path
+        self._databases = tuple(databases)
         self._map_size = map_size
         self._condition = threading.Condition()
         self._opened: Opened | None = None
@@ -168,17 +170,24 @@ class Environment:
         self._opened = self._mark = None
 
     def _open(self) -> Opened:
+        self.problems = ()
         alone = self._take_mark()
+        network = network_filesystem(self._path)
+        if network is not None:
+            self.problems = (
+                f"{self._path.name} lies on a network file system ({network}), which LMDB cannot use safely",
+            )
+            _log.warning("%s", self.problems[0])
         fault = fault_of(self._path)
         if fault is not None:
             aside = quarantine(self._path, int(time.time()))
-            self.problems = (f"{self._path.name} {fault}; started empty, the old files are in {aside.name}",)
-            _log.error("store quarantined: %s", self.problems[0])
+            self.problems += (f"{self._path.name} {fault}; started empty, the old files are in {aside.name}",)
+            _log.error("store quarantined: %s", self.problems[-1])
         with self._translated():
             env = lmdb.open(
                 str(self._path),
                 map_size=self._map_size,
-                max_dbs=3,
+                max_dbs=len(self._databases),
                 max_readers=_MAX_READERS,
                 sync=False,
                 metasync=False,
@@ -187,9 +196,9 @@ class Environment:
                 mode=0o600,
             )
             env.reader_check()
-            records, pieces, usage = (env.open_db(name) for name in (b"records", b"pieces", b"usage"))
+            databases = {name: env.open_db(name.encode()) for name in self._databases}
         self.opened_by = os.getpid()
-        return Opened(env, records, pieces, usage, alone)
+        return Opened(env, databases, alone)
 
     def _take_mark(self) -> bool:
         """Mark the directory as in use by this process; True if no other process has."""

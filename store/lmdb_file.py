@@ -18,6 +18,10 @@ LOCK = "lock.mdb"
 BROKEN_MARK = "broken"
 _QUARANTINE = ".quarantine-"
 _PROBE_SECONDS = 300.0
+_NETWORK = {
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "lustre", "glusterfs", "beegfs", "gpfs"),
+    *("fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.ceph", "virtiofs"),
+}
 
 # mdb.c of LMDB 0.9: a page header of 16 bytes, then MDB_meta; the page size stands in the first of its two
 # MDB_db.
@@ -92,6 +96,24 @@ def _probe(directory: Path, deep: bool) -> str | None:
     if child.returncode < 0:
         return f"killed its reader ({signal.Signals(-child.returncode).name})"
     raise TierUnavailable("unreadable", (child.stdout + child.stderr).strip()[-500:])
+
+
+def network_filesystem(directory: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
+    """Type of the network file system that `directory` lies on, None if on none that can be told. LMDB's
+    locks and maps do not work there."""
+    try:
+        lines = mounts.read_text().splitlines()
+    except OSError:
+        return None
+    resolved = directory.resolve()
+    best, kind = Path("/"), ""
+    for line in lines:
+        _, where, found, *_ = line.split(" ")
+        # Mount points are listed with blanks as octal escapes.
+        place = Path(where.replace("\\040", " "))
+        if resolved.is_relative_to(place) and place.is_relative_to(best):
+            best, kind = place, found
+    return kind if kind in _NETWORK else None
 
 
 def quarantine(directory: Path, when: int) -> Path:

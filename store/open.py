@@ -1,9 +1,10 @@
-"""A store from settings."""
+"""A store, and the index of image files beside it, from settings."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from store.aliases import AliasIndex
 from store.codec import codec_named
 from store.eviction import POLICIES
 from store.settings import StoreSettings
@@ -28,3 +29,8 @@ def open_store(settings: StoreSettings) -> TieredStore[ImageKV]:
         persist_on_second=settings.persist_on == "second",
         wishes=wishes,
     )
+
+
+def open_aliases(settings: StoreSettings) -> AliasIndex:
+    """The index from image files to images that belongs to the store of these settings."""
+    return AliasIndex(None if settings.path is None else settings.path / "aliases")

@@ -34,9 +34,12 @@ class Quantised:
 def quantise(x: torch.Tensor, axis: int, bits: int) -> Quantised | None:
     """Codes of `x` [layers, heads, tokens, channels], grouped along `axis` (-2: tokens, -1: channels); None
     if it is not finite."""
-    most = float(x.abs().amax()) if x.numel() else 0.0
-    if not math.isfinite(most):
+    if not x.numel():
         return None
+    least, greatest = (float(bound) for bound in torch.aminmax(x))
+    if not (math.isfinite(least) and math.isfinite(greatest)):
+        return None
+    most = max(-least, greatest)
     levels = (1 << bits) - 1
     parameter = torch.float16 if most <= _MOST_HALF else torch.float32
     # A layer at a time: in float32 the whole tensor would need several times its memory.
@@ -51,9 +54,12 @@ def dequantise(packed: Quantised, axis: int, bits: int, dtype: torch.dtype) -> t
     out = torch.empty((layers, heads, tokens, packed.width), dtype=dtype, device=packed.codes.device)
     for layer, codes, offset, scale in zip(out, packed.codes, packed.offset, packed.scale, strict=True):
         unpacked = _unpack(codes, packed.width) if bits == 4 else codes
-        size = unpacked.shape[axis]
-        value = unpacked.float() * _spread(scale, axis, size)
-        layer.copy_(value.add_(_spread(offset, axis, size)))
+        done = 0
+        for target, block in zip(_blocks(layer, axis), _blocks(unpacked, axis), strict=True):
+            groups = block.shape[axis - 1]
+            low, step = (_of_groups(parameter, axis, done, groups) for parameter in (offset, scale))
+            target.copy_(block.float().mul_(step).add_(low))
+            done += groups
     return out
 
 
@@ -69,19 +75,36 @@ def _quantise_layer(
     x: torch.Tensor, axis: int, levels: int, parameter: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Codes, offsets and scales of one layer [heads, tokens, channels]."""
-    groups = torch.split(x, GROUP, dim=axis)
-    low = torch.stack([group.amin(dim=axis) for group in groups], dim=axis)
-    high = torch.stack([group.amax(dim=axis) for group in groups], dim=axis)
+    parts = [_quantise_block(block, axis, levels, parameter) for block in _blocks(x, axis)]
+    codes, offset, scale = (torch.cat(of_blocks, dim=axis) for of_blocks in zip(*parts, strict=True))
+    return codes, offset, scale
+
+
+def _quantise_block(
+    block: torch.Tensor, axis: int, levels: int, parameter: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    low, high = block.amin(dim=axis, keepdim=True), block.amax(dim=axis, keepdim=True)
     scale = ((high - low) / levels).clamp_(min=_LEAST_SCALE).to(parameter)
     offset = low.to(parameter)
+    codes = (block - offset.float()).div_(scale.float()).round_().clamp_(0, levels).to(torch.uint8)
+    return codes.flatten(axis - 1, axis), offset.squeeze(axis), scale.squeeze(axis)
+
+
+def _blocks(x: torch.Tensor, axis: int) -> list[torch.Tensor]:
+    """Views of `x` with `axis` split into groups and their members: the whole groups, then the short one."""
     size = x.shape[axis]
-    codes = (x - _spread(offset, axis, size)).div_(_spread(scale, axis, size)).round_().clamp_(0, levels)
-    return codes.to(torch.uint8), offset, scale
+    whole = size - size % GROUP
+    blocks = []
+    if whole:
+        blocks.append(torch.unflatten(x.narrow(axis, 0, whole), axis, (-1, GROUP)))
+    if size > whole:
+        blocks.append(torch.unflatten(x.narrow(axis, whole, size - whole), axis, (1, -1)))
+    return blocks
 
 
-def _spread(parameter: torch.Tensor, axis: int, size: int) -> torch.Tensor:
-    """Each group's parameter at each of its places, in float32."""
-    return parameter.float().repeat_interleave(GROUP, dim=axis).narrow(axis, 0, size)
+def _of_groups(parameter: torch.Tensor, axis: int, first: int, count: int) -> torch.Tensor:
+    """One parameter a group, in float32, to be broadcast over the members."""
+    return parameter.narrow(axis, first, count).unsqueeze(axis).float()
 
 
 def _pack(codes: torch.Tensor) -> torch.Tensor:

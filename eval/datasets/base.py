@@ -28,13 +28,11 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One question. `parts` are the user's message, text and pictures in order; `lead` opens the answer. `truth` is
-    whatever the set's score needs."""
+    """One question: `parts` are the user's message, text and pictures in order, `truth` is what the score needs."""
 
     id: str
     parts: tuple[str | Picture, ...]
     truth: Mapping[str, Any]
-    lead: str = ""
 
 
 Score = Mapping[str, float]

@@ -68,9 +68,9 @@ class DocumentSet(_Release):
             gap = "\n\n" if place else ""
             parts += [f"{gap}Document {document[:NAME_LENGTH]} (page {stem}): ", self._picture(page)]
         asked = f"Based on Document {row['doc_name'][:NAME_LENGTH]}, answer the following question. {row['question']}"
-        parts.append(f"\n\nQuestion: {asked}")
+        parts.append(f"\n\nQuestion: {asked}\nAnswer:")
         truth = {"answer": row["answer"], "answer_format": row["answer_format"]}
-        return Sample(str(row.get("id", number)), tuple(parts), truth, "Answer:")
+        return Sample(str(row.get("id", number)), tuple(parts), truth)
 
     def score(self, sample: Sample, output: str) -> float:
         answer = sample.truth["answer"]
@@ -83,8 +83,8 @@ class EntitySet(_Release):
 
     def _sample(self, number: int, row: Mapping[str, Any]) -> Sample:
         passages = "\n\n".join(f"Document (Title: {c['title']}): {c['text']}" for c in row["ctxs"])
-        parts = (f"{ENTITY_TASK}{passages}\n\nQuestion: ", self._picture(row["image"]), row["question"])
-        return Sample(str(row.get("id", number)), parts, {"answers": _flat(row["answer"])}, "Answer:")
+        parts = (f"{ENTITY_TASK}{passages}\n\nQuestion: ", self._picture(row["image"]), f"{row['question']}\nAnswer:")
+        return Sample(str(row.get("id", number)), parts, {"answers": _flat(row["answer"])})
 
     def score(self, sample: Sample, output: str) -> float:
         answers = sample.truth["answers"]

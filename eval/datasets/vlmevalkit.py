@@ -1,8 +1,9 @@
 """The single-image sets, in VLMEvalKit's layout: one TSV with the pictures inside, base64.
 
 MMBench (circular evaluation), OCRBench, POPE, MMStar. Source: open-compass/VLMEvalKit, `utils/matching_util.py`,
-`dataset/utils/multiple_choice.py`, `dataset/image_vqa.py` (OCRBench), `dataset/utils/yorn.py` (POPE). Answers are matched
-by rule; the kit's second chance, a judge model that reads what the rules cannot, is left out: such answers are wrong.
+`dataset/utils/multiple_choice.py`, `dataset/image_vqa.py` (OCRBench), `dataset/utils/yorn.py` (POPE). Answers are
+matched by rule; the kit's second chance, a judge model that reads what the rules cannot, is left out: such answers are
+wrong.
 """
 
 from __future__ import annotations
@@ -35,10 +36,17 @@ REFUSALS = (
 class _Table:
     """A TSV with the columns index, image (base64, or the index of the row that has it), question, answer, ..."""
 
+    headline = "overall"
     max_tokens = 128
 
     def __init__(self, name: str, file: Path) -> None:
         self.name, self._file = name, file
+
+    def score(self, sample: Sample, output: str) -> float:
+        raise NotImplementedError
+
+    def summary(self, answered: Sequence[tuple[Sample, str]]) -> Score:
+        raise NotImplementedError
 
     def samples(self) -> Iterator[Sample]:
         csv.field_size_limit(sys.maxsize)
@@ -57,8 +65,6 @@ class _Table:
 
 class ChoiceSet(_Table):
     """Multiple choice; an index and its rotated copies count as one, right where all are (CircularEval)."""
-
-    headline = "overall"
 
     def _sample(self, row: Mapping[str, str], picture: Picture) -> Sample:
         choices = {c: row[c] for c in string.ascii_uppercase if row.get(c)}

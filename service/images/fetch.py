@@ -75,7 +75,7 @@ class Fetcher:
     async def fetch(self, url: str, known: Validators = Validators()) -> Fetched:
         """The body behind `url`. Raises `ImageError`; no text of it repeats the URL."""
         parsed = _parse(url)
-        places = self._host_places.setdefault(parsed.host, asyncio.Semaphore(self._places_per_host))
+        places = self._host_places.setdefault(_host(parsed), asyncio.Semaphore(self._places_per_host))
         try:
             async with places, self._places, asyncio.timeout(self._timeout):
                 return await self._follow(parsed, known)
@@ -99,7 +99,7 @@ class Fetcher:
     @contextlib.asynccontextmanager
     async def _get(self, url: httpx.URL, known: Validators) -> AsyncIterator[httpcore.Response]:
         port = url.port or _PORTS[url.scheme]
-        addresses = await self._hosts.addresses(url.host, port)
+        addresses = await self._hosts.addresses(_host(url), port)
         target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=port, target=url.raw_path)
         backend = _PinnedBackend(addresses, self._timeout / 2)
         headers = [("host", url.netloc.decode("ascii")), *_HEADERS, *_conditions(known)]
@@ -176,10 +176,18 @@ def _parse(text: str, base: httpx.URL | None = None) -> httpx.URL:
     return url
 
 
+def _host(url: httpx.URL) -> str:
+    """The host as it goes over the wire: an international name in its ASCII form."""
+    return url.raw_host.decode("ascii")
+
+
 def _validators(response: httpcore.Response, url: httpx.URL) -> Validators:
     if "no-store" in (_header(response, b"cache-control") or "").lower():
         return Validators()
-    return Validators(str(url), _header(response, b"etag"), _header(response, b"last-modified"))
+    marks = (_header(response, name) for name in (b"etag", b"last-modified"))
+    # They are sent back as they came, which a header with other characters could not be.
+    etag, last_modified = (mark if mark is not None and mark.isascii() else None for mark in marks)
+    return Validators(str(url), etag, last_modified)
 
 
 def _conditions(known: Validators) -> list[tuple[str, str]]:

@@ -35,6 +35,7 @@ from store.types import TierStats
 
 _log = logging.getLogger(__name__)
 
+_DATABASES = ("records", "pieces", "usage")
 _USAGE = struct.Struct("<dQ")
 _NUMBER = struct.Struct(">I")
 _BUMP_KEY = b"bump"
@@ -61,7 +62,7 @@ class LmdbTier:
         self._budget = budget
         self._policy = policy
         headroom = max(int(budget * _HEADROOM), _MIN_HEADROOM)
-        self._environment = Environment(path, map_size or (budget + headroom) // 4096 * 4096)
+        self._environment = Environment(path, _DATABASES, map_size or (budget + headroom) // 4096 * 4096)
         self._serial = SerialThread("store-lmdb-writer", self._chore, chore_seconds)
         self._index = Index()
         self._counters = TierCounters(self.name)
@@ -103,7 +104,7 @@ class LmdbTier:
 
     def contains(self, digest: bytes) -> bool:
         with self._environment.read() as (transaction, opened):
-            return transaction.get(digest, db=opened.records) is not None
+            return transaction.get(digest, db=opened["records"]) is not None
 
     def touch(self, digest: bytes, when: float) -> None:
         if self._index.touch(digest, when) is not None:
@@ -185,7 +186,7 @@ class LmdbTier:
         rows: list[Row] = []
         unreadable: dict[RejectReason, list[bytes]] = {}
         with self._environment.read() as (transaction, opened):
-            for key, head in transaction.cursor(db=opened.records):
+            for key, head in transaction.cursor(db=opened["records"]):
                 digest = bytes(key)
                 if digest in known:
                     rows.append(known[digest])
@@ -195,7 +196,7 @@ class LmdbTier:
                 except Rejected as error:
                     unreadable.setdefault(error.reason, []).append(digest)
                     continue
-                usage = transaction.get(digest, db=opened.usage)
+                usage = transaction.get(digest, db=opened["usage"])
                 last_used, hits = _USAGE.unpack(usage) if usage else (manifest.info.created, 0)
                 size = len(head) + manifest.payload_bytes
                 rows.append(Row(digest, manifest.info, size, last_used, hits))
@@ -205,7 +206,7 @@ class LmdbTier:
         """Pieces whose manifest was never written: the process died in between."""
         orphans = []
         with self._environment.read() as (transaction, opened):
-            cursor = transaction.cursor(db=opened.pieces)
+            cursor = transaction.cursor(db=opened["pieces"])
             found = cursor.first()
             while found:
                 digest = bytes(cursor.key())[:DIGEST_BYTES]
@@ -266,7 +267,7 @@ class LmdbTier:
 
     def _commit_between(self) -> None:
         with self._environment.write() as (transaction, opened):
-            transaction.put(_BUMP_KEY, _USAGE.pack(0.0, transaction.id()), db=opened.usage)
+            transaction.put(_BUMP_KEY, _USAGE.pack(0.0, transaction.id()), db=opened["usage"])
             self._committed(transaction.id())
 
     def _write(self, record: Record, when: float) -> None:
@@ -274,12 +275,12 @@ class LmdbTier:
         for start in range(0, len(pieces), _BATCH):
             with self._environment.write() as (transaction, opened):
                 for number, piece in enumerate(pieces[start : start + _BATCH], start):
-                    transaction.put(record.digest + _NUMBER.pack(number), piece, db=opened.pieces)
+                    transaction.put(record.digest + _NUMBER.pack(number), piece, db=opened["pieces"])
                 self._committed(transaction.id())
         row = Row(record.digest, record.manifest.info, record.nbytes, when)
         with self._environment.write() as (transaction, opened):
-            transaction.put(record.digest, _USAGE.pack(row.last_used, row.hits), db=opened.usage)
-            transaction.put(record.digest, record.head, db=opened.records)
+            transaction.put(record.digest, _USAGE.pack(row.last_used, row.hits), db=opened["usage"])
+            transaction.put(record.digest, record.head, db=opened["records"])
             self._committed(transaction.id())
         self._index.add(row)
 
@@ -293,9 +294,9 @@ class LmdbTier:
         found = False
         with self._environment.write() as (transaction, opened):
             for digest in digests:
-                found |= transaction.delete(digest, db=opened.records)
-                transaction.delete(digest, db=opened.usage)
-                cursor = transaction.cursor(db=opened.pieces)
+                found |= transaction.delete(digest, db=opened["records"])
+                transaction.delete(digest, db=opened["usage"])
+                cursor = transaction.cursor(db=opened["pieces"])
                 more = cursor.set_range(digest)
                 while more and cursor.key()[:DIGEST_BYTES] == digest:
                     more = cursor.delete()
@@ -313,7 +314,7 @@ class LmdbTier:
             return
         with self._environment.write() as (transaction, opened):
             for row in rows:
-                transaction.put(row.digest, _USAGE.pack(row.last_used, row.hits), db=opened.usage)
+                transaction.put(row.digest, _USAGE.pack(row.last_used, row.hits), db=opened["usage"])
             self._committed(transaction.id())
 
     def _chore(self) -> None:
@@ -324,12 +325,12 @@ class LmdbTier:
 
 def _push(transaction: Any, opened: Opened, digest: bytes, sink: Sink) -> int | None:
     """Bytes pushed, None if there is no such record."""
-    head = transaction.get(digest, db=opened.records)
+    head = transaction.get(digest, db=opened["records"])
     if head is None:
         return None
     manifest = sink.manifest(head)
     for number in range(len(manifest.pieces)):
-        piece = transaction.get(digest + _NUMBER.pack(number), db=opened.pieces)
+        piece = transaction.get(digest + _NUMBER.pack(number), db=opened["pieces"])
         if piece is None:
             raise Rejected("torn", f"piece {number} is missing")
         sink.piece(piece)

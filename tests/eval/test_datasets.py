@@ -57,7 +57,7 @@ def test_document_sets(tmp_path: Path, name: str) -> None:
     (sample,) = dataset.samples()
     assert texts(sample).endswith(
         "Answer: [answer]\n\nDocument a-document-with (page 3): <image>\n\nDocument a-document-with (page 4): <image>"
-        "\n\nQuestion: Based on Document a-document-with, answer the following question. How many?"
+        "\n\nQuestion: Based on Document a-document-with, answer the following question. How many?\nAnswer:"
     )
     pictures = [part for part in sample.parts if isinstance(part, Picture)]
     assert [p.pixels().shape for p in pictures] == [(8, 12, 3)] * 2
@@ -79,7 +79,7 @@ def test_entity_sets(tmp_path: Path, name: str) -> None:
     dataset = DATASETS[name].open(tmp_path)
     (sample,) = dataset.samples()
     assert texts(sample).endswith(
-        "\n\nDocument (Title: T1): first\n\nDocument (Title: T2): second\n\nQuestion: <image>Who is it?"
+        "\n\nDocument (Title: T1): first\n\nDocument (Title: T2): second\n\nQuestion: <image>Who is it?\nAnswer:"
     )
     assert dataset.score(sample, "It was red baron, I think") == 1.0
     assert dataset.score(sample, "Nobody") == 0.0

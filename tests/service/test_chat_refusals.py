@@ -59,6 +59,11 @@ CASES: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "many top_logprobs": (user("x", logprobs=True, top_logprobs=21), "invalid_request", "top_logprobs"),
     "bias by word": (user("x", logit_bias={"cat": 1}), "invalid_request", "logit_bias.cat"),
     "penalty": (user("x", presence_penalty=3), "invalid_request", "presence_penalty"),
+    "named": (
+        {"messages": [{"role": "user", "content": "x", "name": "Al"}]},
+        "unsupported_parameter",
+        "messages[0].name",
+    ),
     "two choices": (user("x", n=2), "invalid_request", "n"),
     "text temperature": (user("x", temperature="hot"), "invalid_request", "temperature"),
     "boolean temperature": (user("x", temperature=True), "invalid_request", "temperature"),

@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from engine.messages import Failed, TextDelta
-from service.cli import main, parser, size
-from service.cli_report import age, binary
+from service.cli.__main__ import main, parser
+from service.cli.cache import size
+from service.cli.report import age, binary
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine, accepted
 from tests.service.pictures import data_url, plain
@@ -115,6 +116,24 @@ def test_cache_verbs(api: httpx.Client, engine: FakeEngine) -> None:
     assert run(api, "cache", "evict", "--all", "--dry-run").startswith("would remove 2 entries")
     assert run(api, "cache", "evict", "--older-than", "0", "--bytes", "1M").startswith("removed 2 entries")
     assert engine.cache.held == {}
+
+
+def test_clear_verify_and_warm(api: httpx.Client, engine: FakeEngine, tmp_path: Path) -> None:
+    engine.cache.put(KEYS[0], pinned="hard")
+    engine.cache.put(KEYS[1])
+    assert run(api, "cache", "verify").splitlines()[-1] == "done"
+    assert run(api, "cache", "clear").splitlines() == [
+        "removed 1 entries, 4.0 KiB",
+        "left 0 in use, 1 pinned",
+    ]
+    assert run(api, "cache", "clear", "--include-pinned", "--tenant", "default").startswith(
+        "removed 1 entries"
+    )
+    picture = tmp_path / "page.png"
+    picture.write_bytes(plain())
+    assert run(api, "cache", "warm", str(picture), "--tenant", "alice").startswith(f"{picture}: miss ")
+    assert engine.requests[0].tenant == "alice"
+    assert main(["--url", str(api.base_url), "cache", "warm", str(picture), "data:,x"], io.StringIO()) == 1
 
 
 def test_listing_an_empty_store_is_a_header(api: httpx.Client) -> None:

@@ -290,8 +290,18 @@ def test_validators_are_sent_and_a_304_needs_no_body(host: Host) -> None:
     other = host.serves("/b.png", http(PNG, 'etag: "new"'))
     assert asyncio.run(fetcher.fetch(other, known)) == Fetched(PNG, Validators(other, '"new"'))
     assert "if-none-match" not in host.heads[1], "marks of one URL mean nothing at another"
-    url = host.serves("/c.png", http(PNG, 'etag: "new"', "cache-control: private, no-store"))
-    assert not asyncio.run(fetcher.fetch(url)).validators
+    for header in ("cache-control: private, no-store", 'etag: "\xe4"'):
+        url = host.serves("/c.png", http(PNG, *(["etag: x"] if "no-store" in header else []), header))
+        assert not asyncio.run(fetcher.fetch(url)).validators
+
+
+def test_international_names_are_resolved_in_ascii(host: Host) -> None:
+    host.serves("/a.png", PNG)
+    names = Names({"xn--bcher-kva.test": ["127.0.0.1"]})
+    assert (
+        fetch(host.url("/a.png", "b\u00fccher.test"), resolver=names, private=("xn--bcher-kva.test",)) == PNG
+    )
+    assert names.asked == ["xn--bcher-kva.test"]
 
 
 def test_tls_checks_the_name_not_the_address(tmp_path: Path, host: Host) -> None:

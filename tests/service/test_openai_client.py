@@ -64,6 +64,18 @@ def test_extra_body_reaches_the_cache_options(sdk: OpenAI, engine: FakeEngine) -
     assert (engine.requests[0].cache.policy, engine.requests[0].cache.mode) == ("full", "bypass")
 
 
+def test_an_answer_may_be_sent_back_as_a_turn(sdk: OpenAI, engine: FakeEngine) -> None:
+    answer = sdk.chat.completions.create(model="test-reader", messages=MESSAGES).choices[0].message
+    turns = [*MESSAGES, answer.model_dump(), {"role": "user", "content": "And on page 2?"}]
+    sdk.chat.completions.create(model="test-reader", messages=turns)  # type: ignore[arg-type]
+    assert [message.role for message in engine.requests[1].messages] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+    ]
+
+
 def test_models(sdk: OpenAI) -> None:
     assert [model.id for model in sdk.models.list()] == ["test-reader"]
     assert sdk.models.retrieve("test-reader").owned_by == "conduit"

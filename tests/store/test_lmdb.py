@@ -18,7 +18,7 @@ import pytest
 from store.errors import Rejected, TierFull, TierUnavailable
 from store.eviction import never_held
 from store.header import PIECE_BYTES
-from store.lmdb_file import DATA, fault_of
+from store.lmdb_file import DATA, fault_of, network_filesystem
 from store.tiered import TieredStore
 from store.tiers.lmdb import LmdbTier
 from store.types import EntryFilter
@@ -409,7 +409,7 @@ os.kill(os.getpid(), 9)
 
         with tier._environment.read() as (transaction, opened):
             assert all(in_children(1, work))
-            assert transaction.get(key_of(1).digest, db=opened.records) is not None
+            assert transaction.get(key_of(1).digest, db=opened["records"]) is not None
 
     def test_two_processes_see_each_others_records(self, path: Path) -> None:
         tier = LmdbTier(path, 8 * MIB)
@@ -473,6 +473,19 @@ def in_children(count: int, work: object) -> list[bool]:
                 os._exit(code)
         children.append(child)
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0 for child in children]
+
+
+@pytest.mark.parametrize(
+    ("where", "kind"), [("share", "nfs4"), ("share/with blank", "fuse.sshfs"), ("local", None)]
+)
+def test_e20_a_network_file_system_is_told(tmp_path: Path, where: str, kind: str | None) -> None:
+    escaped = str(tmp_path / "share/with blank").replace(" ", "\\040")
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        f"/dev/sda / ext4 rw 0 0\nserver:/x {tmp_path}/share nfs4 rw 0 0\nhost:/y {escaped} fuse.sshfs rw 0 0\n"
+    )
+    assert network_filesystem(tmp_path / where / "store", mounts) == kind
+    assert network_filesystem(tmp_path, tmp_path / "nowhere") is None
 
 
 def test_listing_by_tier_names_the_disk(tier: LmdbTier) -> None:

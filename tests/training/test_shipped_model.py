@@ -3,10 +3,11 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from demo.questions import KINDS
+from demo.questions import KINDS, make_example
 from training.page_reader.evaluate import Reader, held_out, table
 
 SHIPPED = Path(__file__).parents[2] / "models" / "page-reader"
@@ -28,24 +29,25 @@ def test_the_weights_are_small_and_hold_plain_floats(reader: Reader) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_handful_of_held_out_prompts_is_answered(reader: Reader, kind: str) -> None:
-    examples = list(held_out(kind, 6, seed=1))
+    examples = list(held_out(kind, 4, seed=1))
     answers = reader.answer_full(examples)
     right = sum(
         reader.judge(example, answer).whole for example, answer in zip(examples, answers, strict=True)
     )
-    assert right >= 5
+    assert right >= 3
 
 
 def test_the_first_image_behind_the_default_prompt_is_reused_exactly(reader: Reader) -> None:
-    for example in held_out("list", 40, seed=2):
-        if example.system is None and len(example.pages) == 1 and not example.question_first:
-            assert reader.answer_reuse(example) == reader.answer_full([example])[0]
+    examples = [make_example(np.random.default_rng(i), "single_hop", 1) for i in range(5)]
+    examples = [example for example in examples if example.system is None]
+    assert examples
+    assert [reader.answer_reuse(example) for example in examples] == reader.answer_full(examples)
 
 
 def test_plain_reuse_reads_wrongly_behind_a_system_prompt_with_tables(reader: Reader) -> None:
-    examples = list(held_out("system", 12, seed=3))
+    examples = [make_example(np.random.default_rng(i), "system", 2) for i in range(6)]
     right = sum(reader.judge(example, reader.answer_reuse(example)).first for example in examples)
-    assert right <= 6
+    assert right <= 2
 
 
 def test_the_card_states_the_measured_accuracy() -> None:

@@ -39,7 +39,7 @@ def build_optimizer(network: Network, objective: Objective) -> torch.optim.AdamW
     return torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.98), fused=True)
 
 
-def train(folder: Path, steps: int, peak: float, seed: int, bf16: bool) -> None:
+def train(folder: Path, steps: int, peak: float, seed: int) -> None:
     """Run the whole curriculum and leave the model in `folder`, with log.jsonl beside it."""
     write_files(folder)
     rng = np.random.default_rng(seed)
@@ -56,8 +56,7 @@ def train(folder: Path, steps: int, peak: float, seed: int, bf16: bool) -> None:
             for group in optimizer.param_groups:
                 group["lr"] = rate
             batch = draw_batch(rng, codec, curriculum.mix())
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-                outcome = objective(batch)
+            outcome = objective(batch)
             optimizer.zero_grad(set_to_none=True)
             outcome.loss.backward()
             torch.nn.utils.clip_grad_norm_(network.model.parameters(), 1.0)
@@ -96,12 +95,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4400)
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--bf16", action=argparse.BooleanOptionalAction, default=False)
     options = parser.parse_args()
     # One thread: more of them gain nothing at this size, and results would depend on their number.
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    train(options.folder, options.steps, options.rate, options.seed, options.bf16)
+    train(options.folder, options.steps, options.rate, options.seed)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Watch:
                 continue
             for watched, head in heads:
                 if watched == layer and self.mask is not None:
-                    logits = torch.matmul(query[:, head], key[:, head].transpose(1, 2)).float() * scaling
+                    logits = torch.matmul(query[:, head], key[:, head].transpose(1, 2)) * scaling
                     logits = (logits + self.mask[:, 0])[rows[:, 0], rows[:, 1]]
                     self.losses[f"{name}{layer}"] = F.cross_entropy(logits, rows[:, 2])
 
@@ -60,7 +60,7 @@ def _watched_attention(
     assert isinstance(groups, int) and isinstance(module.layer_idx, int)
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     WATCH.see(module.layer_idx, query, key, scaling)
-    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask.to(query.dtype), scale=scaling)
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     return out.transpose(1, 2).contiguous(), None
 
 
@@ -76,7 +76,7 @@ def _batched_vision_attention(self: Any, hidden_states: Tensor, *_: Any, **extra
         t.reshape(-1, _PATCHES, self.num_heads, t.shape[-1]).transpose(1, 2) for t in (query, key, value)
     )
     query, key, value = split
-    out = F.scaled_dot_product_attention(query.to(value.dtype), key.to(value.dtype), value)
+    out = F.scaled_dot_product_attention(query, key, value)
     return self.proj(out.transpose(1, 2).reshape(rows, -1))  # type: ignore[no-any-return]
 
 
@@ -121,7 +121,7 @@ class Network:
         features = self.features(batch.pictures)
         embeddings = self.decoder.embed_tokens(batch.ids)
         visual = (batch.ids == image_pad).unsqueeze(-1)
-        embeddings = embeddings.masked_scatter(visual, features.to(embeddings.dtype))
+        embeddings = embeddings.masked_scatter(visual, features)
         mask = torch.zeros(1).masked_fill(~batch.mask(), float("-inf"))
         WATCH.looks, WATCH.mask, WATCH.losses = batch.looks, mask, {}
         hidden = self.decoder(

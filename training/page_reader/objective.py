@@ -68,7 +68,7 @@ class Objective(nn.Module):
 
     def _words(self, states: Tensor, tokens: list[int]) -> Tensor:
         """Scores [n, len(tokens)] of normalised states against the embeddings of words."""
-        return F.linear(states.float(), self._network.decoder.embed_tokens.weight[tokens].float())
+        return F.linear(states, self._network.decoder.embed_tokens.weight[tokens])
 
     def _at(self, layer: int, rows: Tensor) -> Tensor:
         """Normalised hidden states after a layer at (prompt, row, ...) rows."""
@@ -92,7 +92,7 @@ class Objective(nn.Module):
 
     def _answers(self, batch: Batch, hidden: Tensor) -> tuple[Tensor, dict[str, tuple[int, int]]]:
         prompt, row, target, unit = batch.answers.unbind(1)
-        logits = self._network.model.lm_head(hidden[prompt, row]).float()
+        logits = self._network.model.lm_head(hidden[prompt, row])
         losses = F.cross_entropy(logits, target, reduction="none")
         loss = (losses * batch.answer_weights).sum() / batch.answer_weights.sum()
         wrong = (logits.argmax(-1) != target) & (batch.answer_weights == 1)
@@ -132,18 +132,18 @@ class Objective(nn.Module):
     def _previous(self, batch: Batch) -> Tensor:
         """Cells and vision end know the key before them on the page after layer 2, so that a list can go on."""
         rows = torch.cat([batch.cells[:, [0, 1, 7]], batch.ends[:, [0, 1, 4]]])
-        return F.cross_entropy(self.heads["previous"](self._at(2, rows)).float(), rows[:, 2])
+        return F.cross_entropy(self.heads["previous"](self._at(2, rows)), rows[:, 2])
 
     def _ocr(self, batch: Batch, features: Tensor) -> Tensor:
         """What is drawn, from the visual embeddings alone. Blank cells are many and easy, so they count less."""
-        states = F.rms_norm(features.float(), features.shape[-1:])
+        states = F.rms_norm(features, features.shape[-1:])
         codec, heads = self._codec, self.heads
         scores = {
-            "key": torch.cat([self._words(states, codec.keys), heads["key"](states).float()], -1),
-            "value": torch.cat([self._words(states, codec.values), heads["value"](states).float()], -1),
+            "key": torch.cat([self._words(states, codec.keys), heads["key"](states)], -1),
+            "value": torch.cat([self._words(states, codec.values), heads["value"](states)], -1),
             "tint": self._words(states, codec.references[:_TINTS]),
-            "ink": heads["ink"](states).float(),
-            "block": heads["block"](states).float(),
+            "ink": heads["ink"](states),
+            "block": heads["block"](states),
         }
         weight = torch.where(batch.ocr["key"] == len(codec.keys), 0.2, 1.0)
         losses = [F.cross_entropy(score, batch.ocr[name], reduction="none") for name, score in scores.items()]

@@ -1,0 +1,33 @@
+# The whole service in one image: HTTP side and worker. Needs no network when it runs, unless CONDUIT_MODEL names a hub model.
+#   docker build -f docker/api.Dockerfile -t conduit .
+ARG BASE=python:3.11-slim-bookworm
+
+FROM ${BASE} AS build
+WORKDIR /app
+# The CPU build of torch; empty for the default one, which brings CUDA (docker-compose.gpu.yml does that).
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+COPY requirements.lock ./
+RUN python3 -m venv .venv \
+    && PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" .venv/bin/pip install --no-cache-dir --disable-pip-version-check -r requirements.lock
+
+FROM ${BASE}
+RUN useradd --system --uid 10001 --home-dir /app conduit \
+    && install -d -o conduit /var/lib/conduit
+WORKDIR /app
+COPY --from=build /app/.venv .venv
+COPY store store
+COPY engine engine
+COPY service service
+COPY demo demo
+COPY models models
+ENV CONDUIT_HOST=0.0.0.0 \
+    CONDUIT_PORT=8000 \
+    CONDUIT_STORE_PATH=/var/lib/conduit \
+    PYTHONUNBUFFERED=1
+USER conduit
+VOLUME /var/lib/conduit
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s CMD [".venv/bin/python", "-c", \
+    "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/livez', timeout=2)"]
+STOPSIGNAL SIGTERM
+ENTRYPOINT [".venv/bin/python", "-m", "service"]

@@ -1,0 +1,77 @@
+"""The second judge: SmolLM2 on text chunks, all policies: `python -m eval.smollm2_judge` (extra `eval`).
+
+KL to full prefill and top-1 agreement of the first answer token; six chunks; one recording per compile prefix. Writes
+`results/smollm2_judge.json`; `ratios` are mean KL as a share of plain reuse's (lower is better), by prefix.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.result import NotMeasured, write_result
+from engine.heap import keep_large_blocks_apart
+from eval.arms import ARMS, described
+from eval.passages import draw_asked
+from eval.recording import WORK, Recording
+from eval.smollm2 import PREFIXES, ChunkReader
+from eval.sweep import Table, cells, columns, measure
+from eval.trial import Trial
+
+RATIOS = (0.05, 0.10, 0.20)
+SEED = 2028
+PROMPTS = 300
+
+
+class ChunkSweep:
+    """Measures prompts behind one compile prefix. The foreign question of prompt i is that of prompt i + 1."""
+
+    def __init__(self, reader: ChunkReader) -> None:
+        self._reader = reader
+        self._wanted = cells(ARMS, RATIOS)
+
+    @torch.inference_mode()
+    def row(self, number: int, missing: Collection[str]) -> dict[str, Any]:
+        asked = draw_asked(number, SEED)
+        prompt = self._reader.prompt(asked, draw_asked(number + 1, SEED).question)
+        trial = Trial(self._reader.family, self._reader.pool, prompt)
+        try:
+            return measure(trial, self._reader.first_token(asked.answer), self._wanted, missing, number)
+        finally:
+            trial.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=int, default=PROMPTS)
+    parser.add_argument("--prefixes", nargs="+", choices=PREFIXES, default=["template"])
+    parser.add_argument("--cache", type=Path, default=WORK / "smollm2", help="where the unpacked weights are kept")
+    options = parser.parse_args(arguments)
+    keep_large_blocks_apart()
+    torch.set_num_threads(1)
+    ratios: dict[str, float] = {}
+    figures: dict[str, Any] = {}
+    try:
+        for prefix in options.prefixes:
+            sweep = ChunkSweep(ChunkReader.load(prefix, options.cache))
+            recording = Recording(WORK / "smollm2_judge" / f"{prefix}.jsonl", {"seed": SEED, "prefix": prefix})
+            rows = recording.complete(range(options.prompts), columns(ARMS, RATIOS), sweep.row, prefix)
+            table = Table.of(rows)
+            table.check_ends()
+            ratios |= table.kl_ratios(f"smollm2_{prefix}")
+            figures[prefix] = table.figures("conduit")
+        settings = {"seed": SEED, "prompts": options.prompts, "chunks": 6} | described(ARMS, RATIOS)
+        print(write_result(__file__, settings, ratios, figures))
+    except (NotMeasured, FileNotFoundError) as error:
+        print(f"not measured: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
