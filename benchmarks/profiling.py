@@ -91,6 +91,8 @@ def _kinds(arms: EngineArms, arm: Callable[[], object]) -> dict[str, float]:
         arm()
     seconds = dict.fromkeys([*KINDS, REST], 0.0)
     for event in profiled.key_averages():
+        if event.device_type.name != "CPU":
+            continue  # a kernel, whose time its operator has too
         microseconds = event.self_device_time_total if on_gpu else event.self_cpu_time_total
         seconds[_kind(event.key)] += microseconds / 1e6
     return seconds

@@ -270,8 +270,8 @@ def ratios_of(figures: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 def errors_of(figures: dict[str, Any]) -> int:
     parts = [cell for load in figures["rounds"].values() for cell in load.values()]
-    parts.append(figures["known_pages_by_url"])
-    return sum(part["errors"] for part in parts) + figures.get("flood", {"errors": 0})["errors"]
+    parts += [figures[name] for name in ("known_pages_by_url", "flood") if name in figures]
+    return sum(int(part["errors"]) for part in parts)
 
 
 def show_round(users: int, percent: int, figures: dict[str, Any]) -> None:

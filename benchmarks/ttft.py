@@ -12,7 +12,6 @@ Writes `benchmarks/results/ttft.json`; exits non-zero, and writes nothing, where
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -29,13 +28,14 @@ from benchmarks.result import NotMeasured, write_result
 from benchmarks.ttft_engine import EngineArms, Sample
 from benchmarks.ttft_http import over_http
 from demo.random_model import LIKE_3B, MID_SIZE, TINY, TOKEN_EDGE, RandomShape, write_random_model
+from demo.service_process import usable_cores
 
 SHAPES = {"mid": MID_SIZE, "3b": LIKE_3B, "tiny": TINY}
 
 
 def main() -> int:
     arguments = read_arguments()
-    threads = arguments.threads or len(os.sched_getaffinity(0))
+    threads = arguments.threads or usable_cores()
     torch.set_num_threads(threads)
     edge = round(arguments.tokens**0.5) * TOKEN_EDGE
     settings = {**vars(arguments), "threads": threads, "image_pixels": [edge, edge]}

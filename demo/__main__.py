@@ -16,7 +16,7 @@ import numpy as np
 from demo.asking import Answer, Refused, ask
 from demo.pages import draw_pages
 from demo.scenario import PAGES, Step, page_urls, request, steps, under_full_prefill
-from demo.service_process import ROOT, ServiceDidNotStart, ServiceProcess
+from demo.service_process import ROOT, ServiceDidNotStart, ServiceProcess, usable_cores
 from demo.terminal import Terminal
 
 SHIPPED = ROOT / "models" / "page-reader"
@@ -50,7 +50,7 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 def threads() -> str:
     """Half the cores: a second thread on a core that is busy elsewhere makes everything slower, not faster."""
-    return os.environ.get("CONDUIT_THREADS") or str(max(1, len(os.sched_getaffinity(0)) // 2))
+    return os.environ.get("CONDUIT_THREADS") or str(max(1, usable_cores() // 2))
 
 
 def _shipped_model(terminal: Terminal, folder: Path) -> None:
@@ -92,7 +92,9 @@ def _show_step(terminal: Terminal, service: ServiceProcess, client: httpx.Client
     full = answer if step.policy == "full" else ask(client, under_full_prefill(body))
     if step.name == "c":
         alone = ask(client, {**body, "cache": {"policy": "reuse"}})
-        terminal.field("for show", f"the stored entries as they are (policy reuse) would answer: {alone.text}")
+        terminal.field(
+            "for show", f"the stored entries as they are (policy reuse) would answer: {alone.text}"
+        )
     terminal.field("images", f"{_images(answer)}; {_tokens(answer)}")
     terminal.field("TTFT", f"{_milliseconds(answer)}; full prefill {_milliseconds(full)}")
 

@@ -127,6 +127,13 @@ class ServiceProcess:
         return "\n".join(f"  {line}" for line in lines[-8:])
 
 
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))

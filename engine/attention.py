@@ -43,19 +43,22 @@ class Causal:
 
 
 class Masked:
-    """One boolean mask [rows, slots]: slot b is visible to the row at slot a iff b <= a."""
+    """One boolean mask [group x rows, slots]: slot b is visible to the row at slot a iff b <= a.
 
-    def __init__(self, slots: torch.Tensor) -> None:
+    The query heads of one KV head are laid out as rows: a mask together with grouped heads would leave an accelerator
+    nothing but its slowest kernel, which repeats the keys.
+    """
+
+    def __init__(self, slots: torch.Tensor, group: int) -> None:
         self._end = int(slots[-1]) + 1
-        self._mask = slots[:, None] >= torch.arange(self._end, device=slots.device)[None, :]
+        visible = slots[:, None] >= torch.arange(self._end, device=slots.device)[None, :]
+        self._mask = visible.repeat(group, 1)
         self.pairs = int(slots.sum()) + len(slots)
 
     def __call__(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         keys, values = keys[None, :, : self._end], values[None, :, : self._end]
-        attended = F.scaled_dot_product_attention(
-            queries[None], keys, values, attn_mask=self._mask, enable_gqa=True
-        )
-        return attended[0]
+        rows = queries.reshape(1, keys.shape[1], -1, queries.shape[-1])
+        return F.scaled_dot_product_attention(rows, keys, values, attn_mask=self._mask).view(queries.shape)
 
 
 class LastRow:
@@ -132,4 +135,4 @@ def _flash(
 
 def by_order(slots: torch.Tensor, group: int) -> Attention:
     """Attention of rows at ascending `slots` [rows], in the form that is fast where they lie."""
-    return Staircase(slots, group) if slots.device.type == "cpu" else Masked(slots)
+    return Staircase(slots, group) if slots.device.type == "cpu" else Masked(slots, group)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
+from engine.errors import EngineError
 from engine.load import load_runtime, pick_device
 from engine.messages import EngineInfo
 from engine.settings import Limits, ModelSettings
@@ -19,9 +22,10 @@ from store.tiered import TieredStore
 
 AUTO_CODEC = "auto"
 
-# Shares of memory for the KV of running requests. Host memory also holds the store's tiers and the page cache.
+# Shares of memory for the KV of running requests. Host memory also holds the store's tiers and the page cache; both
+# also hold idle buffers, those of a compile, and a second buffer while one grows.
 HOST_SHARE = 0.25
-DEVICE_SHARE = 0.8
+DEVICE_SHARE = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,11 @@ def start_worker(
         # Decoding int8 costs more than reading raw bytes on a CPU; on an accelerator it happens behind the copy.
         store = replace(store, codec="raw" if device == "cpu" else "int8")
     opened = open_store(store)
-    runtime = load_runtime(model, opened, store.codec)
+    try:
+        runtime = load_runtime(model, opened, store.codec)
+    except EngineError:
+        opened.close()
+        raise
     if limits.bytes is None:
         limits = replace(limits, bytes=kv_budget(runtime.family.device))
     worker = Worker(runtime, limits, shadow_share)
@@ -55,4 +63,13 @@ def kv_budget(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free * DEVICE_SHARE)
-    return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * HOST_SHARE)
+    return int(host_bytes() * HOST_SHARE)
+
+
+def host_bytes() -> int:
+    """Memory of this machine, or of the container where that has less (control groups, both versions)."""
+    known = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            known.append(int(Path(limit).read_text()))
+    return min(known)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
 
 from engine.messages import EngineInfo, EngineStatus, Event, GenerateRequest
@@ -49,7 +49,7 @@ class CacheAdmin(Protocol):
         """None lifts it."""
         ...
 
-    def verify(self) -> AsyncIterator[VerifyProgress]:
+    def verify(self) -> AsyncGenerator[VerifyProgress, None]:
         """Read and check every record of every tier; damaged ones are removed. One report per record, the last one
         is `done`. Closing the iterator early ends the scrub."""
         ...
@@ -70,7 +70,7 @@ class EngineClient(Protocol):
 
     def status(self) -> EngineStatus: ...
 
-    def submit(self, request: GenerateRequest) -> AsyncIterator[Event]:
+    def submit(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
         """Events of one request, ending with exactly one terminal event. Closing the iterator early aborts the request
         (generation stops within one step). Failures arrive as `Failed`, they are not raised."""
         ...

@@ -39,12 +39,10 @@ class Decoder:
 def decode_step(
     family: Family, decoders: Sequence[Decoder], tokens: Sequence[int], works: Sequence[Work]
 ) -> torch.Tensor:
-    """Feed each request its last token; returns the logits [requests, vocab] of the next ones.
+    """Feed each request its last token, for which it has room; returns the logits [requests, vocab] of the next ones.
 
     Linear layers run over all requests at once, attention over each request's own KV.
     """
-    for decoder in decoders:
-        decoder.make_room()
     device, shape = family.device, family.shape
     hidden = family.embed(torch.tensor(tokens, device=device))
     rope = family.rope(torch.tensor([[decoder.position for decoder in decoders]] * 3))

@@ -2,6 +2,7 @@
 
 EngineError
 |- InvalidPrompt            invalid_prompt             the conversation cannot be laid out as a prompt
+|- InvalidSampling          invalid_sampling           a sampling option that this model cannot serve
 |- ContextLengthExceeded    context_length_exceeded    prompt plus the tokens asked for do not fit the model
 |- UnknownPolicy            unknown_policy             no refresh policy of that name, or an unknown option of one
 |- InvalidRefreshRatio      invalid_refresh_ratio      not in [0, 1]
@@ -29,6 +30,10 @@ class EngineError(Exception):
 
 class InvalidPrompt(EngineError):
     code = "invalid_prompt"
+
+
+class InvalidSampling(EngineError):
+    code = "invalid_sampling"
 
 
 class ContextLengthExceeded(EngineError):

@@ -18,9 +18,10 @@ Capture = Callable[[int, torch.Tensor, torch.Tensor], None]
 
 @dataclass(slots=True)
 class Work:
-    """Arithmetic of a request so far, in FLOPs, counted from what was executed (refresh.md section 5's cost model:
-    2 FLOPs per weight and row, 4 heads head_dim per (row, visible slot) pair)."""
+    """Arithmetic of a request so far, in FLOPs, counted from what was executed (2 per weight and row, 4 x heads x
+    head_dim per (row, visible slot) pair). `progress` is called layer by layer: a long pass is no stall."""
 
+    progress: Callable[[], None] | None = None
     flops: int = 0
 
     def project(self, shape: ModelShape, rows: int, query_rows: int) -> None:
@@ -31,6 +32,8 @@ class Work:
         self.flops += 4 * shape.heads * shape.head_dim * pairs
 
     def finish(self, shape: ModelShape, rows: int) -> None:
+        if self.progress is not None:
+            self.progress()
         query = shape.heads * shape.head_dim
         self.flops += 2 * shape.hidden * (query + 3 * shape.intermediate) * rows
 

@@ -20,7 +20,7 @@ from engine.messages import Finished, GenerateRequest, ImageInput, KvReport, Tex
 from engine.refresh import Prefill, Prefilled, slots_needed
 from engine.report import kv_report, usage
 from engine.runtime import Choice, Runtime
-from engine.sampling import Sampler, likely_logprobs
+from engine.sampling import Sampler, check_sampling, likely_logprobs
 from engine.text import Detokenizer, StopStrings
 from engine.tracing import record_phases
 from store.entry import ImageKV
@@ -39,7 +39,7 @@ PHASES = ("engine.queue", "engine.images", "engine.refresh", "engine.decode")
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that was found good: laid out, and fitting the model."""
+    """A request that was found good: laid out, and fitting the model. `submitted` is on the monotonic clock."""
 
     request: GenerateRequest
     choice: Choice
@@ -57,6 +57,9 @@ class Prepared:
 def prepare(runtime: Runtime, request: GenerateRequest, submitted: float) -> Prepared:
     """Check and lay out a request. Raises `EngineError` for what is wrong with it."""
     choice = runtime.choose(request.cache)
+    check_sampling(request.sampling, runtime.family.shape.vocab)
+    # Before tokenising: that takes seconds for megabytes of text.
+    answer_budget(runtime.prompt.least_tokens(request.messages), None, runtime.family.max_context)
     grids = tuple(runtime.family.grid(image.width, image.height) for image in request.images)
     layout = runtime.prompt.layout(request.messages, grids, choice.policy.question)
     max_tokens = answer_budget(layout.length, request.sampling.max_tokens, runtime.family.max_context)
@@ -82,7 +85,13 @@ class Generation:
     """Exhaust `prefill`, then feed `take` the logits of `decoder` steps until `finished` is set; `close` at the end,
     whatever happened."""
 
-    def __init__(self, runtime: Runtime, prepared: Prepared, emit: Callable[[TextDelta], None]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        prepared: Prepared,
+        emit: Callable[[TextDelta], None],
+        progress: Callable[[], None],
+    ) -> None:
         self._runtime = runtime
         self._prepared = prepared
         self._emit = emit
@@ -100,7 +109,7 @@ class Generation:
         self._marks = [prepared.submitted]
         self.first_logits: torch.Tensor | None = None
         self.finished: Finished | None = None
-        self.work = Work()
+        self.work = Work(progress)
 
     def prefill(self) -> Iterator[None]:
         """Pieces: one for each image to fetch or compile, one for the scoring and refresh pass with the first token."""
@@ -114,6 +123,7 @@ class Generation:
         prefilled = self._first_logits(features)
         self._mark()
         self._report = self._make_report(prefilled)
+        self._release()  # the entries are in the request's own KV now
         self.first_logits = prefilled.logits
         self.take(prefilled.logits)
 
@@ -133,12 +143,15 @@ class Generation:
 
     def close(self) -> None:
         """Give back leases and KV. Safe at any time, more than once."""
-        for fetched in self._fetched.values():
-            fetched.release()
-        self._fetched.clear()
+        self._release()
         if self.decoder is not None:
             self._runtime.pool.give_back(self.decoder.kv)
             self.decoder = None
+
+    def _release(self) -> None:
+        for fetched in self._fetched.values():
+            fetched.release()
+        self._fetched.clear()
 
     def _mark(self) -> None:
         self._marks.append(time.monotonic())
@@ -208,6 +221,7 @@ class Generation:
             usage(self._prepared.layout, self._report, self._generated, stores),
             self._report,
             Timings(started - submitted, images - started, first - submitted, end - submitted),
+            () if self._stops.found else tuple(self._logprobs),
         )
 
     def _note_logprobs(self, logits: torch.Tensor) -> None:

@@ -49,15 +49,17 @@ class KVPool:
         return 2 * shape.layers * shape.kv_heads * shape.head_dim * self._dtype.itemsize
 
     def take(self, slots: int) -> RequestKV:
-        """A buffer of at least `slots` slots: the smallest free one that fits, else a new one."""
+        """A buffer of at least `slots` slots: the smallest free one that fits without waste, else a new one."""
         with self._lock:
-            self.taken += 1
-            fitting = [kv for kv in self._free if kv.capacity >= slots]
+            fitting = [kv for kv in self._free if slots <= kv.capacity <= 2 * slots + SLOT_STEP]
             if fitting:
                 kv = min(fitting, key=lambda kv: kv.capacity)
                 self._free.remove(kv)
-                return kv
-        return self._allocate(slots)
+            else:
+                self._free.clear()  # what lies idle makes room for what is needed
+                kv = self._allocate(slots)
+            self.taken += 1
+            return kv
 
     def give_back(self, kv: RequestKV) -> None:
         with self._lock:

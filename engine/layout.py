@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.errors import InvalidPrompt
+
 Ints = NDArray[np.int64]
 
 
@@ -127,7 +129,9 @@ def place(
         if token != image_token:
             widened.append(token)
             continue
-        image, height, width = next(remaining)
+        image, height, width = next(remaining, (-1, 0, 0))
+        if image < 0:
+            raise InvalidPrompt("messages: the text spells an image placeholder")
         spans.append(ImageSpan(image, len(widened), height, width))
         widened.extend([image_token] * (height * width))
     return np.asarray(widened, dtype=np.int64), tuple(spans)

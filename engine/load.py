@@ -11,7 +11,7 @@ from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from engine.errors import UnsupportedModel
+from engine.errors import EngineError, UnsupportedModel
 from engine.families import qwen2_5_vl
 from engine.gate import reuse_is_unsound
 from engine.heap import keep_large_blocks_apart
@@ -37,11 +37,31 @@ def load_runtime(settings: ModelSettings, store: TieredStore[ImageKV], codec: st
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     folder = _folder(settings.path, settings.revision)
+    try:
+        runtime = _load(folder, settings, store, codec)
+    except EngineError:
+        raise
+    except Exception as error:
+        # Whatever a library finds wrong with a file or a device, in our words; theirs are in the log.
+        log.exception("the checkpoint could not be loaded")
+        raise UnsupportedModel(
+            f"the checkpoint {settings.path!r} cannot be loaded as {settings.dtype} on {settings.device}: "
+            f"{type(error).__name__}, see the log"
+        ) from error
+    runtime.choose(CacheOptions())  # defaults that no request could run with stop the start
+    return runtime
+
+
+def _load(folder: Path, settings: ModelSettings, store: TieredStore[ImageKV], codec: str) -> Runtime:
     config = AutoConfig.from_pretrained(folder)
     architecture = (config.architectures or ["none"])[0]
     if architecture not in FAMILIES:
         known = ", ".join(FAMILIES)
         raise UnsupportedModel(f"the checkpoint is a {architecture}; served are {known}")
+    if not any(folder.glob("*.safetensors")):
+        raise UnsupportedModel(
+            f"the checkpoint {settings.path!r} has no *.safetensors file; others are not read"
+        )
     dtype = _dtype(settings.dtype, config)
     family = FAMILIES[architecture].load(str(folder), None, dtype, pick_device(settings.device))
     prompt = ChatPrompt(AutoTokenizer.from_pretrained(folder), family.image_token, settings.system)
@@ -59,9 +79,7 @@ def load_runtime(settings: ModelSettings, store: TieredStore[ImageKV], codec: st
         prefix_ids=prompt.prefix_ids,
         rope=family.rope_name,
     )
-    runtime = Runtime(family, prompt, pool, store, key, settings.namespace, settings.defaults, refused)
-    runtime.choose(CacheOptions())  # defaults that no request could run with stop the start
-    return runtime
+    return Runtime(family, prompt, pool, store, key, settings.namespace, settings.defaults, refused)
 
 
 def weights_fingerprint(folder: Path) -> str:

@@ -12,6 +12,9 @@ from typing import Literal
 
 Role = Literal["system", "user", "assistant"]
 CacheMode = Literal["auto", "read", "bypass", "rewrite"]
+# A reason in `EngineStatus` that means: replace this worker.
+WORKER_DOWN = "the worker is not running"
+
 ImageOutcome = Literal["hit", "miss", "outdated", "corrupt", "bypass"]
 
 
@@ -91,7 +94,8 @@ class CacheOptions:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """`tenant` is also who is served fairly beside others. A lower `priority` is served first. `timeout_seconds` from
+    """`tenant` names whose entries are used; `account` is who is served fairly beside others (empty: the tenant; they
+    differ where one caller's salts make several tenants). A lower `priority` is served first. `timeout_seconds` from
     `submit` on, None for no limit. `traceparent` (W3C) is the caller's span."""
 
     id: str
@@ -100,6 +104,7 @@ class GenerateRequest:
     images: tuple[ImageInput, ...]
     sampling: Sampling = Sampling()
     cache: CacheOptions = CacheOptions()
+    account: str = ""
     priority: int = 0
     timeout_seconds: float | None = None
     traceparent: str | None = None
@@ -189,11 +194,14 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
+    """`logprobs` are those of tokens behind which no text came any more."""
+
     request_id: str
     reason: Literal["stop", "length"]
     usage: Usage
     report: KvReport
     timings: Timings
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

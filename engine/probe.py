@@ -13,7 +13,7 @@ from engine.families.base import Family
 from engine.forward import Work, keep
 from engine.kv import RequestKV
 from engine.layout import ImageSpan, Ints, PromptLayout, Query, span_slots, tail_query
-from engine.policies.base import EMPTY, Probe, ScorePlan
+from engine.policies.base import EMPTY, SHORTLIST_EXTRA, Probe, ScorePlan, top
 from engine.restore import stored_norms
 from engine.rope import rotate
 from engine.rows import PromptRows
@@ -55,17 +55,20 @@ class Prober:
     def __init__(self, family: Family, kv: RequestKV, rows: PromptRows, work: Work) -> None:
         self._family, self._kv, self._rows, self._work = family, kv, rows, work
 
-    def probe(self, candidates: Candidates, plan: ScorePlan) -> Probe:
+    def probe(self, candidates: Candidates, plan: ScorePlan, count: int) -> Probe:
+        """`count` is the budget that the policy is about to spend."""
         device = self._family.device
         scores = self.score_with_all_text(plan) if plan.all_text else self._score_with_query(plan)
         by_head = scores[:, :, torch.as_tensor(candidates.slots, device=device)]
-        return Probe(
-            by_head.mean(1),
-            stored_norms(candidates.entries, plan.layers, device),
-            candidates.image,
-            self._contribution(candidates, plan, by_head),
-            self._deviation(candidates) if plan.deviation else EMPTY,
-        )
+        mass, norms = by_head.mean(1), stored_norms(candidates.entries, plan.layers, device)
+        contribution = EMPTY
+        if plan.value_mode in ("per_head", "wo"):
+            listed = torch.arange(len(candidates), device=device)
+            if plan.shortlist:
+                listed = top((mass * norms).mean(0), plan.shortlist * count + SHORTLIST_EXTRA)
+            contribution = self._contribution(candidates, plan, by_head, listed)
+        deviation = self._deviation(candidates) if plan.deviation else EMPTY
+        return Probe(mass, norms, candidates.image, contribution, deviation)
 
     def _score_with_query(self, plan: ScorePlan) -> torch.Tensor:
         """Only the query rows run, over visual slots and one another; other text is not there yet and is masked."""
@@ -94,19 +97,19 @@ class Prober:
         scores = attention_mass(self._family, self._kv, rows, visible, _last(asking), every, self._work)
         return scores[list(plan.layers)]
 
-    def _contribution(self, candidates: Candidates, plan: ScorePlan, by_head: torch.Tensor) -> torch.Tensor:
-        if plan.value_mode not in ("per_head", "wo"):
-            return EMPTY
-        found = []
-        for head_mass, layer in zip(by_head, plan.layers, strict=True):
-            stored = torch.cat([entry.values[layer] for entry in candidates.entries], dim=1).to(
-                by_head.device
-            )
+    def _contribution(
+        self, candidates: Candidates, plan: ScorePlan, by_head: torch.Tensor, listed: torch.Tensor
+    ) -> torch.Tensor:
+        """[score layers, candidates], zero but for the `listed` ones. `by_head` [score layers, heads, candidates]."""
+        found = torch.zeros(len(plan.layers), len(candidates), device=by_head.device)
+        for row, (head_mass, layer) in enumerate(zip(by_head, plan.layers, strict=True)):
+            stored = torch.cat([entry.values[layer] for entry in candidates.entries], dim=1)
+            mass, values = head_mass[:, listed], stored.to(by_head.device)[:, listed]
             if plan.value_mode == "wo":
-                found.append(behind_output(head_mass, stored, self._family.output_projection(layer)))
+                found[row, listed] = behind_output(mass, values, self._family.output_projection(layer))
             else:
-                found.append(joined_by_head(head_mass, stored))
-        return torch.stack(found)
+                found[row, listed] = joined_by_head(mass, values)
+        return found
 
     def _deviation(self, candidates: Candidates) -> torch.Tensor:
         """Run layer 0 for all candidates and compare the keys that layer 1 makes of them with the stored ones."""

@@ -34,7 +34,12 @@ class ChatPrompt:
     """
 
     def __init__(self, tokenizer: Any, image_token: int, system: str | None = None) -> None:
-        self.tokenizer = tokenizer
+        # The Rust tokenizer itself: its encode and decode may be called from several threads at once.
+        self.tokenizer = tokenizer.backend_tokenizer
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self._template = tokenizer
+        self._longest_token = max(len(token) for token in tokenizer.get_vocab())
         self._image_token = image_token
         self._system = system
         self._reserved = tuple(sorted(tokenizer.all_special_tokens + list(tokenizer.get_added_vocab())))
@@ -45,6 +50,11 @@ class ChatPrompt:
         )
         self._image_close = len(self._tokenize(before_text)) - len(self.prefix_ids) - 1
         self._behind_text = behind_text
+
+    def least_tokens(self, messages: Sequence[Message]) -> int:
+        """Tokens that the text of a conversation takes at least, known without tokenising it."""
+        texts = [part.text for message in messages for part in message.parts if isinstance(part, TextPart)]
+        return sum(map(len, texts)) // self._longest_token
 
     def layout(
         self, messages: Sequence[Message], grids: Sequence[Grid], question: str | None = None
@@ -71,7 +81,7 @@ class ChatPrompt:
         following = _following_text(messages)
         if following is None:
             words = " ".join(part.text for part in messages[-1].parts if isinstance(part, TextPart))
-            question = self.tokenizer.encode(words, add_special_tokens=False) if words.strip() else []
+            question = self._tokenize(words) if words.strip() else []
             return ghost_query(ids, positions, tail_start, self._image_close, question)
         marked = self._render(_mark(messages, following))
         at = marked.find(MARK)
@@ -97,9 +107,8 @@ class ChatPrompt:
         if sorted(placed) != list(range(images)):
             raise InvalidPrompt(f"messages: {len(placed)} image parts for {images} images")
         for message in messages:
-            for part in message.parts:
-                if isinstance(part, TextPart):
-                    self._check_text(part.text)
+            for text in _runs(message):
+                self._check_text(text)
 
     def _check_text(self, text: str) -> None:
         """Text that spells a special token would be read as the template's own structure (or as an image)."""
@@ -115,12 +124,24 @@ class ChatPrompt:
         chat = [{"role": message.role, "content": _content(message)} for message in messages]
         if self._system is not None and messages[0].role != "system":
             chat.insert(0, {"role": "system", "content": self._system})
-        text: str = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        text: str = self._template.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
         return text
 
     def _tokenize(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+
+def _runs(message: Message) -> list[str]:
+    """The texts of a message as the template sees them: parts with no image between them stand together, and a
+    reserved token may be split over them."""
+    runs = [""]
+    for part in message.parts:
+        if isinstance(part, TextPart):
+            runs[-1] += part.text
+        else:
+            runs.append("")
+    return runs
 
 
 def _has_content(message: Message) -> bool:

@@ -105,7 +105,7 @@ class Prefill:
         undecided = 0 < count < len(candidates)
         found = Probe(torch.empty(0), torch.empty(0), candidates.image)
         if plan is not None and undecided:
-            found = self.prober.probe(candidates, plan)
+            found = self.prober.probe(candidates, plan, count)
         elif plan is not None and plan.all_text:
             self.prober.score_with_all_text(plan)
         if not undecided:

@@ -6,7 +6,23 @@ from collections.abc import Sequence
 
 import torch
 
+from engine.errors import InvalidSampling
 from engine.messages import Sampling
+
+MAX_BIASES = 1024
+
+
+def check_sampling(sampling: Sampling, vocab: int) -> None:
+    """Raises `InvalidSampling` for what cannot be drawn from `vocab` tokens."""
+    if sampling.max_tokens is not None and sampling.max_tokens < 1:
+        raise InvalidSampling(f"max_tokens: {sampling.max_tokens} is less than 1")
+    if len(sampling.logit_bias) > MAX_BIASES:
+        raise InvalidSampling(
+            f"logit_bias: {len(sampling.logit_bias)} tokens, at most {MAX_BIASES} are allowed"
+        )
+    for token, _ in sampling.logit_bias:
+        if not 0 <= token < vocab:
+            raise InvalidSampling(f"logit_bias: there is no token {token}; the model has {vocab}")
 
 
 class Sampler:
@@ -15,8 +31,12 @@ class Sampler:
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int], vocab: int) -> None:
         self._sampling = sampling
-        self._prompt = torch.as_tensor(sorted(set(prompt)), dtype=torch.long)
         self._counts = torch.zeros(vocab)
+        self._seen = torch.zeros(vocab, dtype=torch.bool)
+        self._seen[torch.as_tensor(prompt, dtype=torch.long)] = True
+        self._bias = torch.zeros(vocab) if sampling.logit_bias else None
+        for token, bias in sampling.logit_bias:
+            self._bias[token] += bias  # type: ignore[index]
         self._generator = torch.Generator()
         if sampling.seed is None:
             self._generator.seed()
@@ -30,24 +50,24 @@ class Sampler:
         if sampling.temperature == 0:
             token = int(logits.argmax())
         else:
-            probabilities = torch.softmax(logits.double() / sampling.temperature, dim=-1)
-            kept = keep_likely(probabilities, sampling.top_k, sampling.top_p, sampling.min_p)
-            token = int(torch.multinomial(kept, 1, generator=self._generator))
+            # The largest logit becomes 0 first, so that no temperature, however small, makes infinities of them.
+            probabilities = torch.softmax((logits.double() - logits.max()) / sampling.temperature, dim=-1)
+            if sampling.top_k or sampling.top_p < 1 or sampling.min_p:
+                probabilities = keep_likely(probabilities, sampling.top_k, sampling.top_p, sampling.min_p)
+            token = int(torch.multinomial(probabilities, 1, generator=self._generator))
         self._counts[token] += 1
+        self._seen[token] = True
         return token
 
     def _adjust(self, logits: torch.Tensor) -> torch.Tensor:
         """Bias and penalties. Returns `logits` itself where there are none."""
         sampling = self._sampling
-        if sampling.logit_bias:
-            ids, biases = zip(*sampling.logit_bias, strict=True)
-            logits = logits.index_add(0, torch.tensor(ids), torch.tensor(biases, dtype=logits.dtype))
+        if self._bias is not None:
+            logits = logits + self._bias
         if sampling.repetition_penalty != 1:
-            in_answer = self._counts.nonzero()[:, 0]
-            seen = torch.as_tensor(sorted({*self._prompt.tolist(), *in_answer.tolist()}))
-            chosen = logits[seen]
             penalty = sampling.repetition_penalty
-            logits = logits.index_copy(0, seen, torch.where(chosen > 0, chosen / penalty, chosen * penalty))
+            lowered = torch.where(logits > 0, logits / penalty, logits * penalty)
+            logits = torch.where(self._seen, lowered, logits)
         if sampling.presence_penalty or sampling.frequency_penalty:
             presence = sampling.presence_penalty * (self._counts > 0)
             logits = logits - presence - sampling.frequency_penalty * self._counts

@@ -35,16 +35,16 @@ class Arrival:
     limit), lower `priority` first."""
 
     request: str
-    tenant: str
+    account: str
     bytes: int
     priority: int = 0
     deadline: float | None = None
 
 
 class Scheduler:
-    """Admits by slots and bytes: of the waiting requests the lowest priority number first, among equals the tenant
-    that was served longest ago, within a tenant first come, first served. The one whose turn it is is never overtaken,
-    so a large request cannot starve."""
+    """Admits by slots and bytes: of the waiting requests the lowest priority number first, among equals the account
+    that was served longest ago, within an account first come, first served. A newcomer counts as served just now, so
+    those who wait already come first. The one whose turn it is is never overtaken: a large request cannot starve."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -77,6 +77,7 @@ class Scheduler:
         if len(self._waiting) >= self._limits.waiting:
             return False
         self._waiting.append(arrival)
+        self._served.setdefault(arrival.account, self._turn)
         return True
 
     def prefilled(self, request: str) -> None:
@@ -91,8 +92,8 @@ class Scheduler:
             self._prefilling = None
         self._decoding = [arrival for arrival in self._decoding if arrival.request != request]
         self._waiting = [arrival for arrival in self._waiting if arrival.request != request]
-        here = {arrival.tenant for arrival in (*self._waiting, *self._running())}
-        self._served = {tenant: turn for tenant, turn in self._served.items() if tenant in here}
+        here = {arrival.account for arrival in (*self._waiting, *self._running())}
+        self._served = {account: turn for account, turn in self._served.items() if account in here}
 
     def overdue(self, now: float) -> tuple[str, ...]:
         """Requests whose deadline has passed; the caller ends them."""
@@ -123,12 +124,10 @@ class Scheduler:
     def _admit(self) -> Arrival | None:
         if not self._waiting or self.running >= self._limits.running:
             return None
-        first = min(
-            self._waiting, key=lambda arrival: (arrival.priority, self._served.get(arrival.tenant, -1))
-        )
+        first = min(self._waiting, key=lambda arrival: (arrival.priority, self._served[arrival.account]))
         if not self._has_room(first, self.bytes):
             return None
         self._waiting.remove(first)
         self._turn += 1
-        self._served[first.tenant] = self._turn
+        self._served[first.account] = self._turn
         return first

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 # Requests kept for checking, each with its decoded images; while the worker is busy the oldest make room.
 KEPT = 8
+MOST_PIXEL_BYTES = 128 << 20
 
 
 class Shadow:
@@ -32,9 +33,13 @@ class Shadow:
         self._draws = random.Random(0)
         self.stats = ShadowStats()
 
+    def wants(self, prepared: Prepared) -> bool:
+        """Whether this request is to be checked; its images must then be kept until it is."""
+        return prepared.choice.policy.uses_store and self._draws.random() < self._share
+
     def offer(self, prepared: Prepared, logits: torch.Tensor) -> None:
         """An answered request and the logits [vocab] of its first token."""
-        if prepared.choice.policy.uses_store and self._draws.random() < self._share:
+        if sum(len(image.pixels) for image in prepared.request.images) <= MOST_PIXEL_BYTES:
             self._offered.append((prepared, logits))
 
     @property

@@ -9,37 +9,35 @@ REPLACEMENT = "\ufffd"
 
 
 class Detokenizer:
-    """Incremental decoding. A character whose bytes are spread over tokens is held until it is whole; bytes that can
-    never become one are shown as U+FFFD, as the tokenizer does."""
-
-    # Longest run of tokens that one unfinished character may take: four bytes of UTF-8, one token each at worst.
-    LONGEST_CHARACTER = 4
+    """Incremental decoding: the pieces add up to the tokenizer's decoding of all tokens, and a character whose bytes
+    are spread over tokens is held until it is whole. Bytes that can never become one are shown as U+FFFD."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
+        # The window that is decoded: from a token back, as context for tokenizers that treat a first token differently.
+        self._start = 0
+        self._clean = 0
         self._shown = 0
-        self._context = 0
 
     def add(self, token: int) -> str:
         """The text that became final with this token."""
         self._ids.append(token)
-        known = self._decode(self._context, self._shown)
-        text = self._decode(self._context, len(self._ids))
-        pending = len(self._ids) - self._shown
-        if text.endswith(REPLACEMENT) and pending < self.LONGEST_CHARACTER:
-            return ""
-        self._context, self._shown = self._shown, len(self._ids)
-        return text[len(known) :]
+        text = self._decode()
+        # An unfinished character decodes to one U+FFFD at the very end; what stands before it cannot change any more.
+        final = len(text) - text.endswith(REPLACEMENT)
+        piece, self._shown = text[self._shown : final], max(self._shown, final)
+        if final == len(text):
+            self._start, self._clean = self._clean, len(self._ids)
+            self._shown = len(self._decode())
+        return piece
 
     def flush(self) -> str:
         """What is still held at the end, without the bytes of a character that was cut off."""
-        known = self._decode(self._context, self._shown)
-        return self._decode(self._context, len(self._ids))[len(known) :].rstrip(REPLACEMENT)
+        return self._decode()[self._shown :].removesuffix(REPLACEMENT)
 
-    def _decode(self, first: int, last: int) -> str:
-        ids = self._ids[first:last]
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    def _decode(self) -> str:
+        text: str = self._tokenizer.decode(self._ids[self._start :], skip_special_tokens=True)
         return text
 
 

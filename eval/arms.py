@@ -7,12 +7,14 @@ from typing import Any
 
 from eval.trial import Arm
 
-RATIOS = (0.02, 0.05, 0.10, 0.20, 0.50)
+RATIOS = (0.01, 0.02, 0.05, 0.10, 0.20, 0.50)
 ARMS = (
     Arm("random", "random"),
     Arm("wrong_query", "wrong_query"),
     Arm("conduit", "conduit"),
     Arm("conduit_paper", "conduit", (("preset", "paper"),)),
+    Arm("conduit_no_image", "conduit", (("image_weight", 0.0),)),
+    Arm("impact", "impact"),
     Arm("prophetkv", "prophetkv"),
     Arm("first_k", "first_k"),
     Arm("vlcache", "vlcache"),

@@ -151,7 +151,7 @@ class ResidualRows:
 
 
 def probe_of(prefill: Prefill, candidates: Candidates, layers: int) -> Probe:
-    return prefill.prober.probe(candidates, ScorePlan(tuple(range(layers))))
+    return prefill.prober.probe(candidates, ScorePlan(tuple(range(layers))), 0)
 
 
 def rank_correlations(probe: Probe) -> list[float]:

@@ -30,6 +30,8 @@ FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # A token that no text here holds marks where a chunk stands.
 CHUNK_TOKEN = "<|endoftext|>"
 NEUTRAL = "This page is intentionally left blank. It says nothing about anyone, and nobody needs to read it."
+# Entries kept at a time; prompts that follow one another share few passages.
+MOST_ENTRIES = 64
 PREFIXES = ("template", "neutral", "bare")
 
 
@@ -144,6 +146,8 @@ class ChunkReader:
 
     def _entry(self, passage: str, ids: list[int]) -> ImageKV:
         if passage not in self.entries:
+            if len(self.entries) >= MOST_ENTRIES:
+                self.entries.clear()
             features = self.family.embed(torch.as_tensor(ids))[None]
             self.entries[passage] = compile_image(
                 self.family, self.pool, self._prefix(), features, Grid(1, len(ids)), Work()

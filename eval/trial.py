@@ -38,15 +38,15 @@ class SharedProber(Prober):
     """Remembers its probes. The paper's stage 1 is not remembered: it leaves KV behind that the prefill needs."""
 
     def share(self) -> SharedProber:
-        self._found: dict[tuple[ScorePlan, tuple[ImageSpan, ...]], Probe] = {}
+        self._found: dict[tuple[ScorePlan, tuple[ImageSpan, ...], int], Probe] = {}
         return self
 
-    def probe(self, candidates: Candidates, plan: ScorePlan) -> Probe:
+    def probe(self, candidates: Candidates, plan: ScorePlan, count: int) -> Probe:
         if plan.all_text:
-            return super().probe(candidates, plan)
-        key = (plan, candidates.spans)
+            return super().probe(candidates, plan, count)
+        key = (plan, candidates.spans, count if plan.shortlist else 0)
         if key not in self._found:
-            self._found[key] = super().probe(candidates, plan)
+            self._found[key] = super().probe(candidates, plan, count)
         return self._found[key]
 
 

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 import httpcore
 from fastapi import APIRouter, FastAPI
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Match
 
 from engine.client import EngineClient
-from engine.errors import EngineError
 from service.admission import Admission
 from service.context import Services
-from service.errors import ServiceError, error_body, error_kind
+from service.error_handlers import add_error_handlers
 from service.images.addresses import HostPolicy, Resolver, SystemResolver
 from service.images.decode import Decoder
 from service.images.fetch import Fetcher
@@ -33,14 +26,11 @@ from service.routes.cache import cache_router
 from service.routes.cache_care import cache_care_router
 from service.routes.chat import chat_router
 from service.routes.health import health_router
-from service.routes.page import page_router
+from service.routes.page import Sample, page_router
 from service.settings import Settings
 from service.tenancy import KeyRing
-from service.validation import query_error
 from service.version import VERSION
-from store.errors import StoreError
 
-_log = logging.getLogger(__name__)
 _DRAIN_POLL: Final = 0.05
 _DESCRIPTION: Final = "Questions about images, answered from a persistent store of their key/value tensors."
 
@@ -49,21 +39,18 @@ def create_app(
     settings: Settings,
     client: EngineClient,
     extra_routers: Sequence[APIRouter] = (),
+    samples: Sequence[Sample] = (),
     resolver: Resolver | None = None,
 ) -> FastAPI:
     """The app over `client`, which it closes when it ends. `extra_routers` are mounted as they are (the
-    demo's pages under `/demo/`, which need no key in demo mode). `app.state.services` is there for the
-    composition root, for instance to stop taking requests on SIGTERM; no route reads it."""
-    metrics = Metrics()
+    demo's pages under `/demo/`, which need no key in demo mode), `samples` are offered by the web page.
+    `app.state.services` is there for the composition root, for instance to stop taking requests on SIGTERM;
+    no route reads it."""
     names = resolver or SystemResolver()
     decoder = Decoder(settings.image_formats, settings.max_image_pixels, settings.decode_threads)
-    services = Services(
-        settings=settings,
-        client=client,
-        metrics=metrics,
-        images=_image_loader(settings, names, decoder, metrics),
-        admission=Admission(settings),
-    )
+    metrics = Metrics()
+    images = _image_loader(settings, names, decoder, metrics)
+    services = Services(settings, client, metrics, images, Admission(settings))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -81,24 +68,30 @@ def create_app(
         version=VERSION,
         description=_DESCRIPTION,
         lifespan=lifespan,
-        docs_url=None,
+        docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
     )
     app.state.services = services
-    pages = [page_router()] if settings.web_page else []
+    _add_routes(app, services, samples, extra_routers)
+    _close_to_strangers(app, settings)
+    add_error_handlers(app)
+    return app
+
+
+def _add_routes(
+    app: FastAPI, services: Services, samples: Sequence[Sample], extra_routers: Sequence[APIRouter]
+) -> None:
     own = (chat_router, cache_router, cache_care_router, health_router)
-    for router in (*(make(services) for make in own), *pages, *extra_routers):
+    page = [page_router(samples)] if services.settings.web_page else []
+    for router in (*(make(services) for make in own), *page, *extra_routers):
         app.include_router(router)
+
+
+def _close_to_strangers(app: FastAPI, settings: Settings) -> None:
     keys = KeyRing(settings)
     access = Access(keys, _public_paths(settings))
     app.add_middleware(Gatekeeper, keys=keys, access=access)
-    app.add_exception_handler(ServiceError, _service_error)
-    app.add_exception_handler(EngineError, _engine_error)
-    app.add_exception_handler(StoreError, _store_error)
-    app.add_exception_handler(RequestValidationError, _query_error)
-    app.add_exception_handler(HTTPException, _http_error)
     app.openapi = openapi_of(app, access.needs_key)  # type: ignore[method-assign]
-    return app
 
 
 async def _close_when_draining(services: Services) -> None:
@@ -124,40 +117,8 @@ def _image_loader(settings: Settings, resolver: Resolver, decoder: Decoder, metr
 
 
 def _public_paths(settings: Settings) -> frozenset[str]:
-    optional = (("/metrics", settings.public_metrics), ("/", settings.web_page), ("/demo/", settings.demo))
-    return frozenset(path for path, is_public in optional if is_public)
-
-
-async def _service_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ServiceError)
-    headers = {} if error.retry_after is None else {"retry-after": str(max(1, round(error.retry_after)))}
-    return JSONResponse(
-        error_body(error.code, error.message, error.param), error_kind(error.code).status, headers=headers
-    )
-
-
-async def _engine_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, EngineError)
-    return JSONResponse(error_body(error.code, error.message), error_kind(error.code).status)
-
-
-async def _store_error(request: Request, error: Exception) -> JSONResponse:
-    _log.error("store call failed", exc_info=error, extra={"request_id": request.state.request_id})
-    message = "The store could not do that; the cause is in the server's log."
-    return JSONResponse(error_body("store_failed", message), error_kind("store_failed").status)
-
-
-async def _query_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
-    return await _service_error(request, query_error(error))
-
-
-async def _http_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    if error.status_code != 405:
-        return JSONResponse(error_body("not_found", "There is no such route."), error.status_code)
-    # Starlette names the methods of the first route of that path only.
-    fitting = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
-    methods = sorted({method for route in fitting for method in getattr(route, "methods", None) or ()})
-    body = error_body("method_not_allowed", "This route does not know that method.")
-    return JSONResponse(body, 405, headers={"allow": ", ".join(methods)})
+    page = {"/", "/samples.json"} if settings.web_page else set()
+    optional = {
+        path for path, public in (("/metrics", settings.public_metrics), ("/demo/", settings.demo)) if public
+    }
+    return frozenset(page | optional)

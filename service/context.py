@@ -9,6 +9,7 @@ from service.admission import Admission
 from service.images.loader import ImageLoader
 from service.metrics import Metrics
 from service.settings import Settings
+from service.validation import BodyLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,10 @@ class Services:
     metrics: Metrics
     images: ImageLoader
     admission: Admission
+
+    @property
+    def body_limits(self) -> BodyLimits:
+        return BodyLimits(self.settings.max_body_bytes, self.settings.body_timeout)
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ ERROR_TABLE: Final[Mapping[str, ErrorKind]] = {
     "unknown_parameter": _INVALID,
     "unsupported_parameter": _INVALID,
     "too_many_images": _INVALID,
+    "body_timeout": ErrorKind(408, "invalid_request_error"),
     "request_too_large": ErrorKind(413, "invalid_request_error"),
     "unsupported_media_type": ErrorKind(415, "invalid_request_error"),
     # its images

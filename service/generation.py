@@ -31,7 +31,7 @@ class Generation:
     async def __aexit__(self, *_: object) -> None:
         if self._pending is not None:
             self._pending.cancel()
-            await asyncio.wait({self._pending})
+            await asyncio.gather(self._pending, return_exceptions=True)
         await self._events.aclose()
 
     async def accepted(self) -> Accepted:

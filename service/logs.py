@@ -38,7 +38,7 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
+        fields = "".join(f" {name}={_one_line(value)}" for name, value in _fields(record).items())
         return super().format(record) + fields
 
 
@@ -52,6 +52,12 @@ def configure_logging(level: str, style: Literal["json", "text"]) -> None:
     # These repeat every connection at a level that people switch on to see our own lines.
     for chatty in ("httpcore", "httpx", "PIL", "asyncio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _one_line(value: object) -> str:
+    # A path with a line break in it must not look like a line of its own.
+    text = str(value)
+    return text if text.isprintable() else repr(text)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

@@ -89,6 +89,7 @@ class Settings(BaseModel):
 
     # limits of a request
     max_body_bytes: Annotated[ByteSize, Field(ge=1024)] = ByteSize(64 * MIB)
+    body_timeout: Positive = 60.0
     max_images: Annotated[int, Field(ge=1)] = 32
     max_image_bytes: Annotated[ByteSize, Field(ge=1024)] = ByteSize(20 * MIB)
     max_image_pixels: Annotated[int, Field(ge=1, le=178_000_000)] = 40_000_000

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from fastapi.exceptions import RequestValidationError
@@ -45,14 +47,30 @@ _BOUNDS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
 _NAME_SHOWN: Final = 64
 
 
-async def read_body(request: Request, model: type[Model], max_bytes: int) -> Model:
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """How large a body may be, and how long it may take to arrive: it is read while a place is held for
+    it."""
+
+    max_bytes: int
+    seconds: float
+
+
+async def read_body(request: Request, model: type[Model], limits: BodyLimits) -> Model:
     """The body of `request` as `model`. Raises `RequestError`, or `ClientGone` if it never arrives whole."""
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise RequestError(
             "unsupported_media_type", "The body must be JSON: send 'content-type: application/json'."
         )
-    return parse_body(await _receive(request, max_bytes), model)
+    try:
+        async with asyncio.timeout(limits.seconds):
+            body = await _receive(request, limits.max_bytes)
+    except TimeoutError:
+        raise RequestError(
+            "body_timeout", f"The body took longer than {limits.seconds:g} s to arrive."
+        ) from None
+    return parse_body(body, model)
 
 
 async def _receive(request: Request, max_bytes: int) -> bytes:

@@ -63,13 +63,14 @@ class StoreAdmin(Generic[E]):
 
     def summary(self) -> Summary:
         stats = tuple(tier.stats() for tier in self._stack.tiers)
-        infos = self._infos()
+        # Of an entry in several tiers the slowest counts, which holds the record.
+        records = {row.digest: row for _, rows in self._rows() for row in rows}.values()
         problems = [problem for tier in self._stack.tiers for problem in tier.problems()]
         return Summary(
             tiers=stats,
             problems=(*problems, *self._stack.health.faults(), *self._wishes.problems),
-            bytes_by_model=bytes_by(infos, lambda info: info.model),
-            bytes_by_tenant=bytes_by(infos, lambda info: info.tenant),
+            bytes_by_model=bytes_by(records, lambda row: row.info.model),
+            bytes_by_tenant=bytes_by(records, lambda row: row.info.tenant),
         )
 
     def entries(self, select: EntryFilter, cursor: str | None = None, limit: int = 100) -> EntryPage:
@@ -154,7 +155,7 @@ class StoreAdmin(Generic[E]):
 
     def quotas(self) -> tuple[QuotaInfo, ...]:
         """Tenants with a quota, by name, with what they hold."""
-        held = bytes_by(self._infos(), lambda info: info.tenant)
+        held = self.summary().bytes_by_tenant
         return tuple(
             QuotaInfo(name, size, held.get(name, 0)) for name, size in sorted(self._wishes.quotas.items())
         )
@@ -191,6 +192,10 @@ class StoreAdmin(Generic[E]):
         return found
 
     def _infos(self) -> list[EntryInfo]:
+        return merge(self._rows(), self._holds)
+
+    def _rows(self) -> list[tuple[str, Iterable[Row]]]:
+        """What each place holds, fastest first."""
         rows: list[tuple[str, Iterable[Row]]] = [
             (self._decoded.name, self._decoded.rows()),
             (_QUEUED, [slot.row() for slot in self._stack.writer.all_pending()]),
@@ -200,7 +205,7 @@ class StoreAdmin(Generic[E]):
                 rows.append((tier.name, tier.rows()))
             except TierError as error:
                 self._stack.health.failed(tier.name, error)
-        return merge(rows, self._holds)
+        return rows
 
     def _ask(self, tier: Tier, digest: bytes) -> Row | None:
         try:

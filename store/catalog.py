@@ -55,9 +55,9 @@ def matches(info: EntryInfo, select: EntryFilter, now: float) -> bool:
     )
 
 
-def bytes_by(infos: Iterable[EntryInfo], what: Callable[[EntryInfo], str]) -> Mapping[str, int]:
-    """Record bytes, each entry once, by a property."""
+def bytes_by(rows: Iterable[Row], what: Callable[[Row], str]) -> Mapping[str, int]:
+    """Sum of record bytes by a property."""
     totals: dict[str, int] = defaultdict(int)
-    for info in infos:
-        totals[what(info)] += info.bytes
+    for row in rows:
+        totals[what(row)] += row.bytes
     return dict(totals)

@@ -58,16 +58,16 @@ class DecodedCache(Generic[E]):
         self._counters = TierCounters(self.name)
         self._lock = threading.Lock()
 
-    def get(self, digest: bytes, now: float) -> Slot[E] | None:
-        """The slot, counted as used."""
+    def get(self, digest: bytes, now: float, count: bool = True) -> Slot[E] | None:
+        """The slot, counted as used; `count` is whether it shows in hits and misses."""
         with self._lock:
             slot = self._slots.get(digest)
             if slot is not None:
                 slot = self._slots[digest] = replace(slot, last_used=now, hits=slot.hits + 1)
                 self._slots.move_to_end(digest)
-        if slot is None:
+        if count and slot is None:
             self._counters.miss("absent")
-        else:
+        elif count and slot is not None:
             self._counters.hit(slot.entry.nbytes, 0.0)
         return slot
 

@@ -7,10 +7,11 @@ nothing else.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal
+from typing import Generic, Literal
 
 from store.admin import StoreAdmin
 from store.buffers import BufferPool
@@ -107,10 +108,10 @@ class TieredStore(Generic[E]):
             tiers, codec, self._buffers, self._holds.hold, wishes.quota, queue_bytes, policy
         )
         self._sightings = Sightings() if persist_on_second else None
-        flights: Flights[Any] = self._flights
         self._admin: StoreAdmin[E] = StoreAdmin(
-            self._stack, self._decoded, flights, self._holds, wishes, self._buffers, clock
+            self._stack, self._decoded, self._flights, self._holds, wishes, self._buffers, clock
         )
+        self._lock = threading.Lock()
         self._compiles = 0
         self._closed = False
 
@@ -131,7 +132,8 @@ class TieredStore(Generic[E]):
             raise InvalidKey(f"the key is for codec {key.model.codec!r}, the store has {self._codec.name!r}")
         digest = key.digest
         if mode == "bypass":
-            return _fetched(self._compile(key, digest, compile, "bypass", "bypass"), Lease(None, digest))
+            slot, _, seconds = self._compile(key, digest, compile)
+            return _fetched(_Found(slot, "bypass", "bypass", None, 0.0, seconds), Lease(None, digest))
         lease = self._holds.lease(digest)
         try:
             found = self._rewrite(key, digest, compile) if mode == "rewrite" else None
@@ -230,7 +232,7 @@ class TieredStore(Generic[E]):
     ) -> _Found[E] | None:
         """None if the request that was waited for failed: then this one tries again, perhaps in the lead."""
         started = time.perf_counter()
-        found = self._ready(digest)
+        found = self._ready(digest, keep)
         if found is not None:
             return found
         flight, leading = self._flights.join(digest)
@@ -257,55 +259,53 @@ class TieredStore(Generic[E]):
         started = time.perf_counter()
         digest = flight.digest
         # The flight before this one may have landed between the look at the decoded cache and the join.
-        found = self._ready(digest)
+        found = self._ready(digest, keep, count=False)
         if found is not None:
             return found
         now = self._clock()
         loaded = self._stack.load(digest, now)
         if isinstance(loaded, Missed):
-            found = self._compile(key, digest, compile, loaded.outcome, loaded.reason)
-            if not keep:
-                return found
-            slot, prepared = found.slot, found.unkept
-            assert prepared is not None
-            self._flights.keep_unless_forgotten(flight, lambda: self._keep(slot, prepared))
-            return _Found(slot, found.outcome, found.reason, None, 0.0, found.compile_seconds)
+            slot, prepared, seconds = self._compile(key, digest, compile)
+            if keep:
+                self._flights.keep_unless_forgotten(flight, lambda: self._keep(slot, prepared))
+            unkept = None if keep else prepared
+            return _Found(slot, loaded.outcome, loaded.reason, None, 0.0, seconds, unkept)
         slot = Slot(digest, loaded.entry, loaded.info, loaded.bytes, now)
         self._flights.keep_unless_forgotten(flight, lambda: self._show(slot))
         self._stack.touch(digest, now)
         return _Found(slot, "hit", "", loaded.tier, time.perf_counter() - started)
 
-    def _ready(self, digest: bytes) -> _Found[E] | None:
+    def _ready(self, digest: bytes, keep: bool, count: bool = True) -> _Found[E] | None:
         """From the decoded cache, or from what waits to be written."""
         now = self._clock()
-        slot = self._decoded.get(digest, now) or self._stack.writer.pending(digest)
+        slot = self._decoded.get(digest, now, count) or self._stack.writer.pending(digest)
         if slot is None:
             return None
-        if slot.unwritten is not None:
+        if keep and slot.unwritten is not None:
             self._write(replace(slot, unwritten=None), slot.unwritten, replace_old=False)
         self._stack.touch(digest, now)
         return _Found(slot, "hit", "", self._decoded.name)
 
     def _rewrite(self, key: VisualKey, digest: bytes, compile: Callable[[], E]) -> _Found[E]:
-        found = self._compile(key, digest, compile, "miss", "rewrite")
+        slot, prepared, seconds = self._compile(key, digest, compile)
         # What is being loaded at this moment is older.
         self._flights.forget(digest)
-        if found.unkept is not None:
-            self._keep(found.slot, found.unkept, replace_old=True)
-        return found
+        self._keep(slot, prepared, replace_old=True)
+        return _Found(slot, "miss", "rewrite", None, 0.0, seconds)
 
     def _compile(
-        self, key: VisualKey, digest: bytes, compile: Callable[[], E], outcome: Outcome, reason: str
-    ) -> _Found[E]:
+        self, key: VisualKey, digest: bytes, compile: Callable[[], E]
+    ) -> tuple[Slot[E], Prepared[E], float]:
+        """The entry as hits will give it, how to pack it, and the seconds it took."""
         started = time.perf_counter()
         prepared = self._codec.prepare(compile())
         seconds = time.perf_counter() - started
-        self._compiles += 1
+        with self._lock:
+            self._compiles += 1
         entry = prepared.entry
         now = self._clock()
         info = RecordInfo.of(key, entry.tokens, now, seconds)
-        slot = Slot(digest, entry, info, self._codec.payload_bytes(entry), now)
-        return _Found(slot, outcome, reason, None, 0.0, seconds, prepared)
+        return Slot(digest, entry, info, self._codec.payload_bytes(entry), now), prepared, seconds
 
     def _keep(self, slot: Slot[E], prepared: Prepared[E], replace_old: bool = False) -> None:
         if self._sightings is not None and not replace_old and not self._sightings.again(slot.digest):

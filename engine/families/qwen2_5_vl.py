@@ -56,7 +56,9 @@ class Qwen25VL:
 
     @classmethod
     def load(cls, path: str, revision: str | None, dtype: torch.dtype, device: str) -> Qwen25VL:
-        model = Qwen2_5_VLForConditionalGeneration.from_pretrained(path, revision=revision, dtype=dtype)
+        model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+            path, revision=revision, dtype=dtype, use_safetensors=True
+        )
         model = model.to(device).eval().requires_grad_(False)
         return cls(model, Qwen2VLImageProcessorPil.from_pretrained(path, revision=revision))
 
@@ -146,7 +148,11 @@ def _as_tuple(value: int | list[int] | None) -> tuple[int, ...]:
 
 def _describe_processor(processor: Qwen2VLImageProcessorPil) -> str:
     """Every setting that changes the patches of a still image, and none that does not (faults A5 and A6)."""
+    if not processor.do_resize:
+        raise UnsupportedModel("a processor that does not resize: visual tokens could not be counted ahead")
     names = (
+        "do_normalize",
+        "do_rescale",
         "patch_size",
         "merge_size",
         "temporal_patch_size",

@@ -18,6 +18,8 @@ from engine.errors import InvalidRefreshRatio, UnknownPolicy
 from engine.families.base import ModelShape
 
 EMPTY = torch.empty(0)
+# Keeps a shortlist of a tiny budget from being tiny.
+SHORTLIST_EXTRA = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class ScorePlan:
     (the paper's stage 1); else only the query rows run, up to the last of `layers`, and leave nothing.
     span: whose attention counts, "user" (last user message and template end) or "tail" (all text behind the last
     image). last: only that many rows at the end of the span (None: all). value_mode: "per_head" and "wo" ask for
-    `Probe.contribution`. deviation: ask for `Probe.deviation`.
+    `Probe.contribution`. shortlist: the contribution of the best `shortlist` x budget + `SHORTLIST_EXTRA` candidates by
+    mass x norm is enough, the others' is zero (0: all are wanted). deviation: ask for `Probe.deviation`.
     """
 
     layers: tuple[int, ...]
@@ -36,6 +39,7 @@ class ScorePlan:
     span: str = "user"
     last: int | None = None
     value_mode: str = "flat"
+    shortlist: int = 0
     deviation: bool = False
 
 

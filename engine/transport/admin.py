@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+from engine.errors import EngineError, InternalError
+from store.errors import StoreError
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, QuotaInfo, StoreStats, VerifyProgress
 
 
@@ -26,6 +29,10 @@ class LocalStore(Protocol):
     def compact(self) -> Mapping[str, int | str]: ...
     def close(self) -> None: ...
 
+
+log = logging.getLogger(__name__)
+
+MOST_SCRUBS = 8
 
 # Names an image's entry: (tenant, canonical digest, width, height) -> 64 hex digits.
 NameEntry = Callable[[str, bytes, int, int], str]
@@ -60,16 +67,25 @@ class AdminDesk:
         self._numbers = itertools.count()
 
     def answer(self, call: str, arguments: tuple[object, ...]) -> Any:
-        """Raises KeyError for an unknown call, and what the store raises."""
-        return self._calls[call](*arguments)
+        """Raises what the store raises of its own errors, `InternalError` for anything else."""
+        try:
+            return self._calls[call](*arguments)
+        except (EngineError, StoreError):
+            raise
+        except Exception as error:
+            log.exception("admin call %s failed", call)
+            raise InternalError("the store could not answer") from error
 
     def _begin(self, scrub: Iterator[VerifyProgress]) -> int:
         number = next(self._numbers)
         self._scrubs[number] = scrub
+        if len(self._scrubs) > MOST_SCRUBS:  # left behind by callers that went away in between
+            del self._scrubs[min(self._scrubs)]
         return number
 
     def _next(self, number: int) -> VerifyProgress | None:
-        return next(self._scrubs[number], None)
+        scrub = self._scrubs.get(number)
+        return None if scrub is None else next(scrub, None)
 
     def _end(self, number: int) -> None:
         self._scrubs.pop(number, None)
@@ -124,7 +140,7 @@ class AdminProxy:
     async def set_quota(self, tenant: str, nbytes: int | None) -> None:
         await self._call("set_quota", (tenant, nbytes))
 
-    async def verify(self) -> AsyncIterator[VerifyProgress]:
+    async def verify(self) -> AsyncGenerator[VerifyProgress, None]:
         number = await self._call("verify_begin", ())
         try:
             while (progress := await self._call("verify_next", (number,))) is not None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
 from engine.build import Started, start_worker
-from engine.errors import EngineError, InternalError
+from engine.errors import EngineError
 from engine.transport.wire import (
     Abort,
     Call,
@@ -39,6 +39,8 @@ class Child:
         self._pipe = pipe
         self._outbox: queue.SimpleQueue[FromWorker | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
+        self._asked_to_stop = threading.Event()
+        self._drain_seconds = 0.0
         self._calls = ThreadPoolExecutor(4, thread_name_prefix="admin")
         self._sender = threading.Thread(target=self._send, name="sender", daemon=True)
 
@@ -53,18 +55,22 @@ class Child:
             return self._finish(2)
         self._outbox.put(Ready(started.info))
         threading.Thread(target=self._beat, args=(started,), name="heartbeat", daemon=True).start()
-        drain = self._serve(started)
-        started.worker.stop(drain)
+        # The pipe is served on while running requests drain; it ends with this process, or with the parent.
+        threading.Thread(target=self._serve, args=(started,), name="receiver", daemon=True).start()
+        self._asked_to_stop.wait()
+        started.worker.stop(self._drain_seconds)
         started.store.close()
         return self._finish(0)
 
-    def _serve(self, started: Started) -> float:
-        """Handle messages until the end; returns the seconds that running requests are still given."""
+    def _serve(self, started: Started) -> None:
+        """Handle messages as they come."""
         while True:
             try:
                 message: ToWorker = self._pipe.recv()
             except (EOFError, OSError):
-                return 0.0  # the parent is gone: nobody is left to answer to
+                started.worker.hurry()  # the parent is gone: nobody is left to answer to
+                self._asked_to_stop.set()
+                return
             match message:
                 case Submit(request):
                     started.worker.submit(request, lambda event: self._outbox.put(Happened(event)))
@@ -73,7 +79,8 @@ class Child:
                 case Call():
                     self._calls.submit(self._call, started, message)
                 case Stop(drain_seconds):
-                    return drain_seconds
+                    self._drain_seconds = drain_seconds
+                    self._asked_to_stop.set()
                 case Launch():
                     log.error("a second launch was asked of a running worker")
 
@@ -84,9 +91,6 @@ class Child:
             value = started.desk.answer(call.method, call.arguments)
         except (EngineError, StoreError) as error:
             failure = error
-        except Exception:
-            log.exception("admin call %s failed", call.method)
-            failure = InternalError("the store could not answer")
         self._outbox.put(Reply(call.number, value, failure))
 
     def _beat(self, started: Started) -> None:
@@ -99,6 +103,8 @@ class Child:
                 self._pipe.send(message)
             except OSError:
                 return  # the parent is gone
+            except Exception:
+                log.exception("a message could not be sent")
 
     def _finish(self, code: int) -> int:
         self._stopped.set()

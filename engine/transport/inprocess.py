@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -42,11 +42,14 @@ class InProcessClient:
     def status(self) -> EngineStatus:
         return self._worker.status()
 
-    async def submit(self, request: GenerateRequest) -> AsyncIterator[Event]:
+    async def submit(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
         events = self._streams.open(request.id)
         ended = False
         try:
-            self._worker.submit(replace(request, traceparent=current_traceparent()), self._streams.hand_over)
+            self._worker.submit(
+                replace(request, traceparent=request.traceparent or current_traceparent()),
+                self._streams.hand_over,
+            )
             while not ended:
                 event = await events.get()
                 ended = isinstance(event, Finished | Failed)

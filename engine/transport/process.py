@@ -10,7 +10,7 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from engine.client import CacheAdmin
-from engine.errors import EngineStopped
-from engine.messages import EngineInfo, EngineStatus, Event, Failed, Finished, GenerateRequest
+from engine.errors import EngineStopped, InternalError
+from engine.messages import WORKER_DOWN, EngineInfo, EngineStatus, Event, Failed, Finished, GenerateRequest
 from engine.tracing import current_traceparent
 from engine.transport.admin import AdminProxy
 from engine.transport.streams import Streams
@@ -44,7 +44,8 @@ CHECK_SECONDS = 0.25
 # Heartbeats come every 0.5 s; a worker silent for this long is not counted as ready.
 SILENCE_SECONDS = 3.0
 LONGEST_BACKOFF_SECONDS = 30.0
-LEAVE_SECONDS = 10.0
+# Beyond the drain: the store then writes what is queued, for at most 30 s.
+LEAVE_SECONDS = 40.0
 
 
 class _Child:
@@ -61,8 +62,9 @@ class _Child:
         self.status: EngineStatus | None = None
         self.started: Future[EngineInfo] = Future()
         self.send(launch)
-        for target in (self._send, self._receive):
-            threading.Thread(target=target, name=target.__name__, daemon=True).start()
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._send, self._receive)]
+        for thread in self._threads:
+            thread.start()
 
     def send(self, message: ToWorker) -> None:
         """Queue a message; a thread pickles and writes it, so that a large image never blocks the event loop."""
@@ -72,8 +74,12 @@ class _Child:
         """Why this worker must be replaced, None while it is well."""
         if self.process.poll() is not None:
             return f"the worker ended with status {self.process.returncode}"
-        if self.status is None:
+        if not self.started.done():
             return None  # still loading
+        if self.status is None:
+            return "the worker never came up" if self.silent > stall_after else None
+        if WORKER_DOWN in self.status.reasons:
+            return WORKER_DOWN
         busy = self.status.running > 0 or self.status.waiting > 0
         quiet = self.silent + (self.status.progress_seconds if busy else 0.0)
         return "the worker is stalled" if quiet > stall_after else None
@@ -87,6 +93,9 @@ class _Child:
         self.process.kill()
         self.process.wait()
         self._outbox.put(None)
+        # The pipe ends with the process, and with it both threads; closed under them, its number could be reused.
+        for thread in self._threads:
+            thread.join()
         self._pipe.close()
         if not self.started.done():
             self.started.set_exception(EngineStopped("the worker ended while it was starting"))
@@ -97,6 +106,11 @@ class _Child:
                 self._pipe.send(message)
             except OSError:
                 return  # the supervisor sees the same end
+            except Exception:
+                log.exception("a message to the worker could not be sent")
+                if isinstance(message, Submit):
+                    lost = Failed(message.request.id, InternalError.code, "the request could not be sent")
+                    self._owner.streams.hand_over(lost)
 
     def _receive(self) -> None:
         while True:
@@ -163,7 +177,7 @@ class ProcessClient:
         child, trouble = self._child, self._trouble
         if child is None or trouble is not None:
             # The supervisor is at work on it, which is progress: liveness must not end this process for it.
-            return EngineStatus(False, (trouble or "the worker is not running",), 0.0, 0, 0)
+            return EngineStatus(False, (trouble or WORKER_DOWN,), 0.0, 0, 0)
         status = child.status
         if status is None:
             return EngineStatus(True, (), 0.0, 0, 0)
@@ -173,11 +187,13 @@ class ProcessClient:
         progress = status.progress_seconds + child.silent
         return replace(status, ready=not reasons, reasons=reasons, progress_seconds=progress)
 
-    async def submit(self, request: GenerateRequest) -> AsyncIterator[Event]:
+    async def submit(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
         events = self.streams.open(request.id)
         ended = False
         try:
-            self._post(Submit(replace(request, traceparent=current_traceparent())), request.id)
+            self._post(
+                Submit(replace(request, traceparent=request.traceparent or current_traceparent())), request.id
+            )
             while not ended:
                 event = await events.get()
                 ended = isinstance(event, Finished | Failed)
@@ -193,7 +209,7 @@ class ProcessClient:
         number = next(self._numbers)
         with self._lock:
             if self._child is None or self._trouble is not None:
-                raise EngineStopped(self._trouble or "the worker is not running")
+                raise EngineStopped(self._trouble or WORKER_DOWN)
             self._calls[number] = future
             self._child.send(Call(number, method, arguments))
         return await asyncio.wrap_future(future)
@@ -232,9 +248,7 @@ class ProcessClient:
                 self._child.send(message)
                 return
         if request is not None:
-            self.streams.hand_over(
-                Failed(request, EngineStopped.code, self._trouble or "the worker is not running")
-            )
+            self.streams.hand_over(Failed(request, EngineStopped.code, self._trouble or WORKER_DOWN))
 
     def _supervise(self) -> None:
         backoff = 1.0
@@ -247,7 +261,11 @@ class ProcessClient:
             log.error("%s; starting a new one", ailment)
             if child is not None:
                 self._lose(child, f"{ailment}; a new one is starting")
-            self._replace()
+            try:
+                self._replace()
+            except Exception as error:  # no memory for a new process, say: try again later
+                log.exception("no new worker could be started")
+                self._trouble = f"no new worker could be started: {type(error).__name__}"
             if self._trouble is not None:
                 self._closing.wait(backoff)
                 backoff = min(2 * backoff, LONGEST_BACKOFF_SECONDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 
 from engine.messages import Event, Failed
 
@@ -29,9 +30,10 @@ class Streams:
     def hand_over(self, event: Event) -> None:
         with self._lock:
             stream = self._open.get(event.request_id)
-        # A loop that is closed has nobody left to tell.
-        if stream is not None and not stream[0].is_closed():
-            stream[0].call_soon_threadsafe(stream[1].put_nowait, event)
+        if stream is not None:
+            # A loop that is closed has nobody left to tell.
+            with suppress(RuntimeError):
+                stream[0].call_soon_threadsafe(stream[1].put_nowait, event)
 
     def fail_all(self, code: str, message: str) -> None:
         """One terminal event for every open stream."""

@@ -99,7 +99,7 @@ def _verify(service: Service, options: argparse.Namespace, out: TextIO) -> None:
     for report in service.stream("/v1/cache/verify", {}):
         removed = ", ".join(f"{count} {reason}" for reason, count in report["removed"].items()) or "none"
         line = f"{report['tier']}: {report['checked']}/{report['total']} records checked, removed: {removed}"
-        print("done" if report["done"] else line, file=out)
+        print(line, file=out)
         for tier in report["failed"]:
             print(f"could not be read to the end: {tier}", file=out)
 

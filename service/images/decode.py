@@ -39,6 +39,11 @@ _TO_8_BIT: Final = [round(value / 257) for value in range(65536)]
 _WITH_ALPHA: Final = frozenset({"RGBA", "LA", "PA", "RGBa", "La"})
 _OPAQUE: Final = frozenset({"RGB", "L", "P", "1", "CMYK", "YCbCr"})
 _16_BIT: Final = frozenset({"I;16", "I;16L", "I;16B", "I;16N", "I"})
+# Every scan of a JPEG goes over all its pixels and may be a few bytes long: a file within all other limits
+# could keep a thread busy for hours. Encoders write about ten. (In the data itself 0xFF is followed by 0x00,
+# so the marker is one.)
+_JPEG_SCAN: Final = b"\xff\xda"
+_MOST_SCANS: Final = 100
 
 Result = TypeVar("Result")
 
@@ -96,6 +101,8 @@ def _decode(data: bytes, kind: str, max_pixels: int) -> ImageInput:
             raise ImageError("invalid_image", "it has no pixels.")
         if width * height > max_pixels:
             raise _too_many_pixels(max_pixels)
+        if kind == "jpeg" and data.count(_JPEG_SCAN) > _MOST_SCANS:
+            raise ImageError("invalid_image", f"it is a JPEG of more than {_MOST_SCANS} scans.")
         image.load()
         upright = _turn_upright(_to_rgb(image), _orientation(image))
     pixels = upright.tobytes()
@@ -137,5 +144,6 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 def _on_background(image: Image.Image) -> Image.Image:
     layer = image.convert("RGBA")
-    page = Image.new("RGBA", layer.size, (*BACKGROUND, 255))
-    return Image.alpha_composite(page, layer).convert("RGB")
+    page = Image.new("RGB", layer.size, BACKGROUND)
+    page.paste(layer, mask=layer.getchannel("A"))
+    return page

@@ -51,7 +51,7 @@ class CacheEndpoint:
     def __init__(self, services: Services) -> None:
         self._cache = services.client.cache
         self._images = services.images
-        self._max_body = services.settings.max_body_bytes
+        self._limits = services.body_limits
 
     async def stats(self) -> JSONResponse:
         """What each tier holds, hits, misses and evictions by reason, and what is wrong with the store."""
@@ -79,7 +79,7 @@ class CacheEndpoint:
 
     async def evict(self, request: Request) -> JSONResponse:
         """Remove the least recently used of the entries that match, or say which they are (`dry_run`)."""
-        order = await read_body(request, EvictRequest, self._max_body)
+        order = await read_body(request, EvictRequest, self._limits)
         select = EntryFilter(order.tenant, order.model, order.tier, order.older_than, order.min_bytes)
         result = await self._cache.evict(select, order.bytes, order.dry_run)
         audit(request, "evict", entries=len(result.keys), bytes=result.bytes, dry_run=result.dry_run)
@@ -88,7 +88,7 @@ class CacheEndpoint:
     async def clear(self, request: Request) -> JSONResponse:
         """Remove all entries, or all of one tenant. Those in use and, unless included, the pinned ones stay
         and are counted."""
-        order = await read_body(request, ClearRequest, self._max_body)
+        order = await read_body(request, ClearRequest, self._limits)
         result = await self._cache.clear(order.tenant, order.include_pinned)
         audit(request, "clear", tenant_cleared=order.tenant, entries=len(result.keys), bytes=result.bytes)
         return JSONResponse(_EVICTED.dump_python(result, mode="json"))
@@ -96,7 +96,7 @@ class CacheEndpoint:
     async def lookup(self, request: Request) -> JSONResponse:
         """Is this image stored? The entry that a request with it would use, or null. Does not count as
         use."""
-        order = await read_body(request, LookupRequest, self._max_body)
+        order = await read_body(request, LookupRequest, self._limits)
         tenant = namespace(order.tenant or DEFAULT_TENANT, order.salt)
         (image,) = await self._images.load([PlacedImage(ImageReference(order.image), "image")], tenant)
         found = await self._cache.lookup(tenant, image.digest, image.width, image.height)

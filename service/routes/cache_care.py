@@ -75,11 +75,11 @@ class CacheCareEndpoint:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._cache = services.client.cache
-        self._max_body = services.settings.max_body_bytes
+        self._limits = services.body_limits
 
     async def pin(self, key: str, request: Request) -> Response:
         """Keep an entry: evicted last for `ttl` seconds, or never."""
-        order = await read_body(request, PinRequest, self._max_body)
+        order = await read_body(request, PinRequest, self._limits)
         if not await self._cache.pin(checked_key(key), order.ttl):
             raise no_entry()
         audit(request, "pin", key=key, ttl=order.ttl)
@@ -98,7 +98,7 @@ class CacheCareEndpoint:
 
     async def set_quota(self, tenant: str, request: Request) -> Response:
         """Limit what a tenant may hold in each tier; what is above is evicted."""
-        order = await read_body(request, QuotaRequest, self._max_body)
+        order = await read_body(request, QuotaRequest, self._limits)
         await self._cache.set_quota(tenant, order.bytes)
         audit(request, "set quota", tenant_limited=tenant, bytes=order.bytes)
         return Response(status_code=204)
@@ -125,19 +125,22 @@ class CacheCareEndpoint:
     async def warm(self, request: Request) -> Response:
         """Compute and store images before they are asked about, one after the other behind all other
         requests."""
-        order = await read_body(request, WarmRequest, self._max_body)
+        order = await read_body(request, WarmRequest, self._limits)
         audit(request, "warm", images=len(order.images))
         return EventStream(self._warm_events(order), AsyncExitStack(), {})
 
     async def _verify_events(self) -> AsyncGenerator[bytes, None]:
         clock = asyncio.get_running_loop().time
-        told = clock()
+        told, held_back = clock(), None
         reports = cast("AsyncGenerator[VerifyProgress, None]", self._cache.verify())
         async with aclosing(reports):
             async for report in reports:
+                if held_back is not None and (report.done or held_back.tier != report.tier):
+                    yield event(_PROGRESS.dump_python(held_back, mode="json"))  # the last of its tier
+                held_back = report
                 # There is a report for every record: more than anybody reads.
                 if report.done or clock() - told >= _REPORT_INTERVAL:
-                    told = clock()
+                    told, held_back = clock(), None
                     yield event(_PROGRESS.dump_python(report, mode="json"))
         yield DONE
 

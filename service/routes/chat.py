@@ -64,6 +64,6 @@ class ChatEndpoint:
         span = stack.enter_context(request_span(request.headers, request_id))
         record = stack.enter_context(RequestRecord(services.metrics, span, request_id, tenant))
         stack.enter_context(services.admission.admit(tenant))
-        chat = await read_body(request, ChatRequest, services.settings.max_body_bytes)
+        chat = await read_body(request, ChatRequest, services.body_limits)
         call = Call(services, record, chat, tenant)
         return call, await run_until_disconnect(request.receive, call.begin(chat, stack))

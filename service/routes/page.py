@@ -6,17 +6,28 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from fastapi import APIRouter
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, JSONResponse
 
 _FILE: Final = Path(__file__).parent.parent / "web" / "index.html"
 
 
-def page_router() -> APIRouter:
-    """`GET /`. The file is read once."""
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Something to try on the page: paths or URLs of images, and a question about them."""
+
+    title: str
+    images: tuple[str, ...]
+    question: str
+
+
+def page_router(samples: Sequence[Sample] = ()) -> APIRouter:
+    """`GET /`, and what it offers to try. The file is read once."""
     text = _FILE.read_text(encoding="utf-8")
     headers = {
         "content-security-policy": _policy(text),
@@ -29,6 +40,10 @@ def page_router() -> APIRouter:
     @router.get("/")
     async def page() -> HTMLResponse:
         return HTMLResponse(text, headers=headers)
+
+    @router.get("/samples.json")
+    async def offered() -> JSONResponse:
+        return JSONResponse([asdict(sample) for sample in samples])
 
     return router
 

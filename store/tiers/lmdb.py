@@ -17,11 +17,12 @@ import struct
 import threading
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from store.counters import TierCounters
-from store.errors import Rejected, RejectReason, TierFull, TierUnavailable
+from store.errors import Rejected, RejectReason, TierError, TierFull, TierUnavailable
 from store.eviction import POLICIES, HoldOf, Policy, choose, lru
 from store.header import parse
 from store.index import Index, Row
@@ -145,10 +146,7 @@ class LmdbTier:
 
     def close(self) -> None:
         if self._environment.opened_by is not None:
-            try:
-                self._serial.run(self._chore)
-            except (TierUnavailable, TierFull) as error:
-                _log.warning("last uses of entries are not written down: %s", error)
+            self._serial.run(self._chore)
         self._serial.close()
         self._environment.close()
 
@@ -176,7 +174,7 @@ class LmdbTier:
             self._index.reset(rows)
             self._loaded_by, self._last_commit = self._environment.opened_by, commit
         for reason, digests in unreadable.items():
-            self._serial.run(lambda digests=digests: self._delete(digests))  # type: ignore[misc]
+            self._serial.run(partial(self._delete, digests))
             for _ in digests:
                 self._counters.rejected(reason)
         if first and opened.alone:
@@ -220,14 +218,15 @@ class LmdbTier:
     def _put(self, record: Record, when: float, hold: HoldOf, replace: bool) -> bool:
         """False if it was there."""
         self._load()
-        if self._index.get(record.digest) is not None:
-            if not replace:
-                return False
-            self._delete([record.digest])
+        present = self._index.get(record.digest) is not None
+        if present and not replace:
+            return False
         if record.nbytes > self._budget:
             raise TierFull("too_large", f"{record.nbytes} bytes, budget {self._budget}")
         if time.monotonic() < self._read_only_until:
             raise TierFull("read_only", "the file system is short of space")
+        if present:
+            self._delete([record.digest])
         try:
             self._make_room(self._index.nbytes + record.nbytes - self._budget, when, hold, "budget")
             self._write(record, when)
@@ -318,9 +317,12 @@ class LmdbTier:
             self._committed(transaction.id())
 
     def _chore(self) -> None:
-        self._write_usage()
-        self._environment.check_readers()
-        self._environment.sync()
+        try:
+            self._write_usage()
+            self._environment.check_readers()
+            self._environment.sync()
+        except TierError as error:
+            _log.warning("uses of entries may be lost: %s", error)
 
 
 def _push(transaction: Any, opened: Opened, digest: bytes, sink: Sink) -> int | None:

@@ -57,10 +57,11 @@ class MemoryTier:
             return
         if record.nbytes > self._budget:
             raise TierFull("too_large", f"{record.nbytes} bytes, budget {self._budget}")
+        payload = record.payload.tobytes()
         with self._lock:
             self._drop(record.digest)
             self._make_room(record.nbytes, when, hold)
-            self._records[record.digest] = (record.head, record.payload.tobytes())
+            self._records[record.digest] = (record.head, payload)
             self._index.add(Row(record.digest, record.manifest.info, record.nbytes, when))
         self._counters.wrote(record.nbytes, time.perf_counter() - started)
 

@@ -29,6 +29,7 @@ from store.header import parse
 from store.index import Index, Row
 from store.record import Record
 from store.redis_link import RedisLink
+from store.serial import SerialThread
 from store.settings import StoreSettings
 from store.tier import Sink, TierKind, register
 from store.types import TierStats
@@ -43,7 +44,7 @@ _MOST_PIECES = 4096
 _UNLINK_WINDOW = 64
 _LISTING_WINDOW = 256
 _HALF_WRITTEN_SECONDS = 600
-_TOUCHES = 64
+_WRITE_DOWN_SECONDS = 5.0
 # A server slower than this is not worth waiting for: computing the entry is about as fast.
 _LEAST_RATE = 32 << 20
 
@@ -74,6 +75,7 @@ class RedisTier:
         self._touched: dict[bytes, int] = {}
         self._touch_lock = threading.Lock()
         self._put_lock = threading.Lock()
+        self._serial = SerialThread("store-redis-uses", self._write_down, _WRITE_DOWN_SECONDS)
 
     def get(self, digest: bytes, sink: Sink, count: bool = True) -> bool:
         started = time.perf_counter()
@@ -116,17 +118,11 @@ class RedisTier:
         return bool(self._link.run(lambda client: client.exists(_manifest_key(digest))))
 
     def touch(self, digest: bytes, when: float) -> None:
-        """Written down in groups; lost if the server is away."""
-        if self._index.touch(digest, when) is None:
-            return
-        with self._touch_lock:
-            self._touched[digest] = self._touched.get(digest, 0) + 1
-            due = len(self._touched) >= _TOUCHES
-        if due and self._link.available:
-            try:
-                self.flush()
-            except TierError as error:
-                _log.info("uses of entries are not written down: %s", error)
+        """Written down every few seconds; lost if the server is away."""
+        if self._index.touch(digest, when) is not None:
+            with self._touch_lock:
+                self._touched[digest] = self._touched.get(digest, 0) + 1
+            self._serial.start()
 
     def row(self, digest: bytes) -> Row | None:
         if self._index.get(digest) is None:
@@ -163,12 +159,17 @@ class RedisTier:
         return 0
 
     def close(self) -> None:
-        if self._link.available and self._touched:
-            try:
-                self.flush()
-            except TierError as error:
-                _log.info("last uses of entries are not written down: %s", error)
+        self._write_down()
+        self._serial.close()
         self._link.close()
+
+    def _write_down(self) -> None:
+        if not self._link.available:
+            return
+        try:
+            self.flush()
+        except TierError as error:
+            _log.info("uses of entries are not written down: %s", error)
 
     def _push(self, client: Any, digest: bytes, sink: Sink) -> int | None:
         """Bytes pushed, None if there is no such record."""

@@ -1,4 +1,4 @@
-"""What every refresh policy keeps: T1, T2, T5, T6, T8, T9, T11 to T15 of the validation plan, on all that are registered.
+"""What every refresh policy keeps: T1, T2, T6, T8, T9, T11, T12, T14 and T15 of the validation plan, for all there are.
 
 A new policy joins by existing. `VARIANTS` adds option settings that change what a policy does.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -153,7 +154,7 @@ def test_T8_layerwise_counts_never_grow(
     assert isinstance(policy, LayerwisePolicy)
     counts = policy.counts(ratio, 1000, layers)
     assert len(counts) == layers and counts[0] == 1000
-    assert all(above >= below >= 0 for above, below in zip(counts, counts[1:], strict=False))
+    assert all(above >= below >= 0 for above, below in pairwise(counts))
     assert policy.counts(0.0, 1000, layers) == (0,) * layers
     assert policy.counts(1.0, 1000, layers) == (1000,) * layers
     assert policy.counts(ratio, 0, layers) == (0,) * layers
@@ -176,7 +177,7 @@ def test_refreshed_tokens_are_reported(bench: Bench, name: str, options: Mapping
 def test_T6_later_slots_have_no_say_in_earlier_rows(
     bench: Bench, name: str, options: Mapping[str, object]
 ) -> None:
-    """Rows before the last image stay the same bits when that image's cached KV changes, unless they were chosen by it."""
+    """Rows before the last image stay the same bits when that image's cached KV changes and the choice does not."""
     policy = make_policy(name, options)
     asked = ask(bench, SHIFTED, policy)
     candidates = asked.layout.candidates()
@@ -305,7 +306,7 @@ def test_unknown_options_and_values_are_named(name: str) -> None:
 
 
 def test_unknown_policy_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownPolicy, match="conduit, .*reuse"):
+    with pytest.raises(UnknownPolicy, match=r"conduit, .*reuse"):
         make_policy("best", {})
 
 

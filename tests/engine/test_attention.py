@@ -46,16 +46,16 @@ def test_forms_equal_the_plain_formula(rows: str) -> None:
     slots = torch.as_tensor(ROWS[rows])
     queries, keys, values = tensors(len(slots))
     expected = plain(queries, keys, values, slots)
-    for form in (Masked(slots), Staircase(slots, GROUP)):
+    for form in (Masked(slots, GROUP), Staircase(slots, GROUP)):
         assert torch.allclose(form(queries, keys, values), expected, atol=1e-5)
         assert form.pairs == int(slots.sum()) + len(slots)
     if rows == "every slot":
         assert torch.allclose(Causal(SLOTS)(queries, keys, values), expected, atol=1e-5)
-        assert Causal(SLOTS).pairs == Masked(slots).pairs
+        assert Causal(SLOTS).pairs == Masked(slots, GROUP).pairs
     if len(slots) == 1:
         last = LastRow(int(slots[0]))
         assert torch.allclose(last(queries, keys, values), expected, atol=1e-5)
-        assert last.pairs == Masked(slots).pairs
+        assert last.pairs == Masked(slots, GROUP).pairs
 
 
 def test_staircase_works_in_bfloat16() -> None:
@@ -63,7 +63,7 @@ def test_staircase_works_in_bfloat16() -> None:
     queries, keys, values = (t.bfloat16() for t in tensors(len(slots)))
     got = Staircase(slots, GROUP)(queries, keys, values)
     assert got.dtype == torch.bfloat16
-    assert torch.allclose(got.float(), Masked(slots)(queries, keys, values).float(), atol=3e-2)
+    assert torch.allclose(got.float(), Masked(slots, GROUP)(queries, keys, values).float(), atol=3e-2)
 
 
 def test_a_later_slot_never_changes_an_earlier_row() -> None:

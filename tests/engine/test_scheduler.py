@@ -14,9 +14,9 @@ LIMITS = Limits(waiting=4, running=3, bytes=BYTES)
 
 
 def arrival(
-    name: str, tenant: str = "t", size: int = 1, priority: int = 0, deadline: float | None = None
+    name: str, account: str = "t", size: int = 1, priority: int = 0, deadline: float | None = None
 ) -> Arrival:
-    return Arrival(name, tenant, size, priority, deadline)
+    return Arrival(name, account, size, priority, deadline)
 
 
 def admitted(scheduler: Scheduler, count: int) -> list[str]:
@@ -45,12 +45,24 @@ def test_decode_rounds_come_between_prefill_pieces() -> None:
     assert [scheduler.next() for _ in range(2)] == [DecodeRound(("a", "b"))] * 2
 
 
-def test_tenants_take_turns_and_priority_goes_first() -> None:
+def test_accounts_take_turns_and_priority_goes_first() -> None:
     scheduler = Scheduler(Limits(waiting=9, running=1, bytes=10))
     for name in ("x1", "x2", "x3", "y1", "y2"):
-        scheduler.arrive(arrival(name, tenant=name[0]))
-    scheduler.arrive(arrival("late", tenant="x", priority=-1))
+        scheduler.arrive(arrival(name, account=name[0]))
+    scheduler.arrive(arrival("late", account="x", priority=-1))
     assert admitted(scheduler, 6) == ["late", "y1", "x1", "y2", "x2", "x3"]
+
+
+def test_newcomers_do_not_overtake_those_who_wait() -> None:
+    """A fresh account each turn (another salt, say) must not starve an old one."""
+    scheduler = Scheduler(Limits(waiting=9, running=1, bytes=10))
+    for name in ("a1", "a2", "a3"):
+        scheduler.arrive(arrival(name, account="a"))
+    order = []
+    for turn in range(6):
+        scheduler.arrive(arrival(f"new{turn}", account=f"new{turn}"))
+        order += admitted(scheduler, 1)
+    assert order == ["a1", "new0", "a2", "new1", "new2", "a3"]
 
 
 def test_bytes_are_admitted_up_to_the_limit_and_nobody_overtakes() -> None:
@@ -87,10 +99,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.decoding: set[str] = set()
         self.pieces_since_round = 0
 
-    @rule(tenant=st.sampled_from("xyz"), size=st.integers(1, 10), priority=st.integers(-1, 1))
-    def arrive(self, tenant: str, size: int, priority: int) -> None:
+    @rule(account=st.sampled_from("xyz"), size=st.integers(1, 10), priority=st.integers(-1, 1))
+    def arrive(self, account: str, size: int, priority: int) -> None:
         self.arrived += 1
-        new = arrival(f"r{self.arrived}", tenant, size, priority)
+        new = arrival(f"r{self.arrived}", account, size, priority)
         room = self.scheduler.waiting < LIMITS.waiting
         assert self.scheduler.arrive(new) is room
         if room:
@@ -127,7 +139,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if name not in self.started:
             waiting = [a for a in self.alive.values() if a.request not in self.started]
             assert self.alive[name].priority == min(a.priority for a in waiting)
-            same = [a.request for a in waiting if a.tenant == self.alive[name].tenant]
+            same = [a.request for a in waiting if a.account == self.alive[name].account]
             assert name == next(n for n in same if self.alive[n].priority == self.alive[name].priority)
             self.started.add(name)
         self.pieces_since_round += 1

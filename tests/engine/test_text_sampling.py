@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.errors import InvalidSampling
 from engine.messages import Sampling
-from engine.sampling import Sampler, keep_likely, likely_logprobs
+from engine.sampling import Sampler, check_sampling, keep_likely, likely_logprobs
 from engine.text import Detokenizer, StopStrings
 
 
@@ -39,9 +40,14 @@ def test_f1_a_character_cut_off_by_max_tokens_leaves_no_replacement(text: str) -
     assert "\ufffd" not in "".join(detokenize(text.encode()[:-1]))
 
 
-def test_bytes_that_are_no_character_are_shown_as_such() -> None:
-    shown = "".join(detokenize(b"a\xff\xfe\xff\xff\xffb"))
-    assert shown.startswith("a\ufffd") and shown.endswith("b")
+@given(st.binary(max_size=12))
+def test_pieces_of_any_bytes_equal_decoding_them_at_once(data: bytes) -> None:
+    whole = data.decode(errors="replace")
+    assert "".join(detokenize(data)) == whole.removesuffix("\ufffd")
+
+
+def test_a_good_character_behind_bad_bytes_is_not_lost() -> None:
+    assert "".join(detokenize(b"\xf0\x9f\xe4\xbd\xa0!")) == "\ufffd\u4f60!"
 
 
 @pytest.mark.parametrize(
@@ -143,6 +149,24 @@ def test_penalties_and_bias_move_the_choice() -> None:
 
 def test_repetition_penalty_lowers_negative_logits_too() -> None:
     assert sampler(2, prompt=(0,), repetition_penalty=1.5).draw(torch.tensor([-1.0, -1.2])) == 1
+
+
+def test_a_tiny_temperature_is_nearly_greedy() -> None:
+    assert sampler(3, temperature=1e-310).draw(torch.tensor([1.0, 3.0, 2.0])) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_tokens": 0}, "less than 1"),
+        ({"logit_bias": ((7, 1.0),)}, "no token 7"),
+        ({"logit_bias": ((-1, 1.0),)}, "no token -1"),
+        ({"logit_bias": ((0, 1.0),) * 1025}, "at most 1024"),
+    ],
+)
+def test_sampling_that_cannot_be_served_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSampling, match=message):
+        check_sampling(Sampling(**changes), 7)
 
 
 def test_logprobs_are_those_of_the_raw_model() -> None:

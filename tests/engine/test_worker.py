@@ -330,6 +330,100 @@ def test_refused_models_answer_by_full_prefill(runtime: Runtime) -> None:
     worker.stop(0)
 
 
+def test_a_submit_after_the_end_still_ends(runtime: Runtime) -> None:
+    worker = Worker(runtime)
+    worker.start()
+    worker.stop(0)
+    assert Client(worker).run(ask("late")) == [Failed("late", "engine_stopped", "the service is stopping")]
+
+
+def test_a_listener_that_fails_does_not_take_the_worker_with_it(client: Client) -> None:
+    def broken(event: Event) -> None:
+        raise RuntimeError("nobody listens")
+
+    client.worker.submit(ask("deaf"), broken)
+    assert isinstance(client.run(ask("next"))[-1], Finished)
+    assert client.worker.status().ready
+
+
+def test_a_second_request_of_the_same_name_is_refused(client: Client) -> None:
+    first = client.start(ask("same", sampling=Sampling(max_tokens=300)))
+    (refused,) = client.run(ask("same"))
+    assert isinstance(refused, Failed)
+    assert isinstance(drain(first)[-1], Finished)
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["waiting", "decoding"])
+def test_a_request_that_runs_into_its_time_limit_ends(runtime: Runtime, busy: bool) -> None:
+    worker = Worker(runtime, Limits(running=1))
+    worker.start()
+    client = Client(worker)
+    other = client.start(ask("other", sampling=Sampling(max_tokens=3000))) if busy else None
+    *_, last = client.run(ask("late", sampling=Sampling(max_tokens=3000), timeout_seconds=0.3))
+    assert isinstance(last, Failed) and last.code == "request_timeout"
+    if other is not None:
+        worker.abort("other")
+        drain(other)
+    worker.stop(0)
+    assert runtime.pool.taken == 0
+
+
+@pytest.mark.parametrize("place", ["engine.generation.Prefill.reuse", "engine.generation.Prefill.full"])
+def test_a_failure_in_the_refresh_pass_gives_everything_back(
+    client: Client, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no memory")
+
+    policy = "full" if place.endswith("full") else "conduit"
+    with monkeypatch.context() as patch:
+        patch.setattr(place, fail)
+        *_, last = client.run(ask("broken", cache=CacheOptions(policy=policy)))
+    assert isinstance(last, Failed) and last.code == "internal_error"
+    assert runtime.pool.taken == 0 and runtime.store.stats().leases == 0
+
+
+def test_one_request_without_room_does_not_end_its_neighbours(
+    client: Client, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(runtime.pool, "grow", no_memory)
+    big = client.start(ask("big", sampling=Sampling(max_tokens=600)))
+    small = client.start(ask("small", sampling=Sampling(max_tokens=300)))
+    ends = {type(drain(events)[-1]) for events in (small, big)}
+    assert ends == {Finished, Failed}
+
+
+@pytest.mark.parametrize("codec", ["raw", "int8", "int4"])
+def test_promise_2_holds_for_every_codec_and_mode(tiny_path: Path, tmp_path: Path, codec: str) -> None:
+    settings = StoreSettings(path=tmp_path, memory_bytes=1 << 24, decoded_bytes=1 << 24, codec=codec)
+    shifted = (said("system", "Slowly."), user(0, 1, "What is K?"))
+    answers = []
+    for run in range(2):
+        store = open_store(settings)
+        worker = Worker(load_runtime(ModelSettings(str(tiny_path), device="cpu"), store, codec))
+        worker.start()
+        for mode in ("auto", "read", "bypass", "rewrite"):
+            request = ask(f"{run}{mode}", shifted, cache=CacheOptions(mode=mode))  # type: ignore[arg-type]
+            answers.append(Client(worker).answer(request)[0])
+        worker.stop(0)
+        store.close()
+    assert len(set(answers)) == 1
+
+
+def test_stale_buffers_never_reach_an_answer(client: Client, runtime: Runtime) -> None:
+    question = (user("What is K?", 0, 1),)
+    before, _ = client.answer(ask("clean", question))
+    for poison in (float("nan"), 7.0):
+        kv = runtime.pool.take(300)
+        kv.keys.fill_(poison)
+        kv.values.fill_(poison)
+        runtime.pool.give_back(kv)
+        assert client.answer(ask(f"poisoned {poison}", question))[0] == before
+
+
 def test_shadow_check_measures_reuse_in_idle_time(runtime: Runtime) -> None:
     worker = Worker(runtime, shadow_share=1.0)
     worker.start()

@@ -71,6 +71,13 @@ def test_b1_bomb_is_refused_by_its_header(size: tuple[int, int]) -> None:
     assert refusal(data).code == "image_too_large"
 
 
+def test_b1_jpeg_with_a_scan_for_every_few_bytes() -> None:
+    picture = encode(Image.effect_noise((64, 64), 60).convert("RGB"), "JPEG", progressive=True)
+    scan = picture[picture.rindex(b"\xff\xda") : -2]
+    assert decode_image(picture[:-2] + scan * 20 + picture[-2:], FORMATS, PIXELS).width == 64
+    assert "scans" in refusal(picture[:-2] + scan * 120 + picture[-2:]).message
+
+
 def test_b1_limit_is_exact() -> None:
     assert decode_image(plain(size=(8, 5)), FORMATS, 40).width == 8
     with pytest.raises(ImageError, match="more than 39 pixels"):

@@ -104,6 +104,17 @@ def test_half_a_body_then_gone(start: Start, engine: FakeEngine) -> None:
     )
 
 
+def test_half_a_body_and_then_nothing(start: Start, engine: FakeEngine) -> None:
+    api = start(max_concurrent=1, body_timeout=0.3)
+    with socket.create_connection((api.base_url.host, api.base_url.port or 80)) as connection:
+        connection.sendall(f"{HEAD}content-length: 999\r\n\r\n{{".encode())
+        answer = b""
+        while b"}}" not in answer:
+            answer += connection.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 408 ") and b'"body_timeout"' in answer
+        assert api.post("/v1/chat", json={"prompt": "x"}).status_code == 200
+
+
 def test_disconnects_by_the_dozen_leave_nothing(api: httpx.Client, engine: FakeEngine) -> None:
     _leave(api, engine, 30)
 

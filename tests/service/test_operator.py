@@ -220,4 +220,6 @@ def test_log_lines_carry_tracebacks_and_fields() -> None:
     line = json.loads(JsonFormatter().format(record))
     assert (line["level"], line["count"]) == ("error", 3)
     assert "boom" in line["traceback"]
-    assert "count=3" in TextFormatter().format(record)
+    record.__dict__["path"] = "/a\n2026-01-01 ERROR forged"
+    text = TextFormatter().format(record)
+    assert "count=3" in text and "\n2026" not in text

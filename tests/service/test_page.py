@@ -8,7 +8,12 @@ import re
 
 import httpx
 
+from service.app import create_app
+from service.routes.page import Sample
+from service.settings import Settings
 from tests.service.conftest import Start
+from tests.service.fake_engine import FakeEngine
+from tests.service.serving import serving
 from tests.service.test_chat_refusals import refused
 
 
@@ -29,6 +34,14 @@ def test_page_loads_nothing_from_elsewhere(api: httpx.Client) -> None:
     assert "@import" not in text and "url(" not in text
     assert not re.search(r"\son\w+=|style=", text), "inline handlers and styles would be blocked"
     assert "innerHTML" not in text, "answers are text, never markup"
+
+
+def test_page_offers_samples(engine: FakeEngine) -> None:
+    sample = Sample("Two pages", ("/demo/pages/a.png", "/demo/pages/b.png"), "What is on page 2?")
+    app = create_app(Settings.model_validate({"api_keys": "alice:sk-alice-1"}), engine, samples=[sample])
+    with serving(app) as served:
+        offered = httpx.get(f"{served.url}/samples.json", trust_env=False).json()
+    assert offered == [{"title": "Two pages", "images": list(sample.images), "question": sample.question}]
 
 
 def test_page_is_open_beside_keys_and_may_be_switched_off(start: Start) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import re
 import struct
 import subprocess
 import sys
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,6 +142,16 @@ def test_the_documented_construction() -> None:
     )
     assert key.digest == entry
     assert key.hex == entry.hex()
+
+
+def test_the_documents_example_is_right() -> None:
+    """Another program is checked against these digits."""
+    text = (Path(__file__).parents[2] / "docs" / "store.md").read_text()
+    pixels = pixel_digest(2, 1, bytes(range(6)))
+    model = ModelKey("example/model", "main", "00ff", "processor", "bfloat16", "raw", (1, 2), "rope")
+    key = VisualKey("default", "acme", model, pixels, 2, 1)
+    for name, digest in (("pixels", pixels), ("model", model.digest), ("entry", key.digest)):
+        assert re.search(rf"^    {name} +{digest.hex()}$", text, re.MULTILINE)
 
 
 def test_c12_digests_do_not_depend_on_the_hash_seed() -> None:

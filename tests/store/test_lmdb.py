@@ -86,7 +86,7 @@ class TestFull:
     def test_e1_fill_a_64_mib_map_with_8_mib_values_and_go_on(self, path: Path) -> None:
         tier = LmdbTier(path, 60 * MIB, map_size=64 * MIB)
         refused = 0
-        for number in range(24):
+        for number in range(14):
             record = record_of(number, 8 * MIB)
             try:
                 tier.put(record, NOW + number, never_held)
@@ -251,7 +251,7 @@ class TestDamage:
         writer = threading.Thread(target=write)
         writer.start()
         served = 0
-        for turn in range(5):
+        for turn in range(3):
             copy = tmp_path / f"copy{turn}"
             copy.mkdir()
             if (path / DATA).exists():
@@ -264,6 +264,35 @@ class TestDamage:
         last.mkdir()
         shutil.copyfile(path / DATA, last / DATA)
         assert served_right(last) > 0 and served >= 0
+
+    def test_a_page_found_broken_in_use_switches_the_tier_off_until_a_restart(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        filled(path, count=2)
+        tier = LmdbTier(path, 32 * MIB)
+        store = TieredStore([tier], BlobCodec(), 0)
+
+        def broken(*_: object) -> None:
+            raise lmdb.CorruptedError("page")
+
+        monkeypatch.setattr("store.tiers.lmdb._push", broken)
+        with store.fetch(key_of(0), lambda: entry_of(0)) as fetched:
+            assert (fetched.outcome, fetched.reason) == ("miss", "lmdb broken")
+        monkeypatch.undo()
+        with store.fetch(key_of(1), lambda: entry_of(1)) as fetched:
+            assert fetched.outcome == "miss"
+        stats = store.stats()
+        assert not stats.tiers[0].available
+        assert any("a restart puts it aside" in problem for problem in stats.degraded)
+        store.close()
+        again = LmdbTier(path, 32 * MIB)
+        assert again.rows() == []
+        assert "was found broken in use" in again.problems()[0]
+        again.put(record_of(1), NOW, never_held)
+        again.close()
+        last = LmdbTier(path, 32 * MIB)
+        assert len(last.rows()) == 1 and last.problems() == ()
+        last.close()
 
     def test_an_unusable_directory_costs_the_tier_only(self, tmp_path: Path) -> None:
         blocked = tmp_path / "file"

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from store.aliases import ImageName
 from store.entry import ImageKV
 from store.errors import InvalidSettings
-from store.open import open_store
+from store.open import open_aliases, open_store
 from store.settings import StoreSettings
 from store.types import EntryFilter
 from tests.store.samples import key_of
@@ -64,6 +65,16 @@ def test_budgets_of_zero_leave_tiers_out(tmp_path: Path) -> None:
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidSettings):
         open_store(StoreSettings(**wrong))
+
+
+def test_the_index_of_files_lies_beside_the_entries(tmp_path: Path) -> None:
+    settings = StoreSettings(path=tmp_path / "store")
+    name = ImageName(bytes(32), 2, 1)
+    for expected in (None, name):
+        aliases = open_aliases(settings)
+        assert aliases.find(bytes(32)) == expected
+        aliases.add(bytes(32), name)
+        aliases.close()
 
 
 def test_the_byte_side_does_not_load_torch() -> None:

@@ -6,13 +6,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import lmdb
 import pytest
 
 from store.errors import TierFull, TierUnavailable
 from store.eviction import Hold, never_held
 from store.lmdb_file import DATA
+from store.sightings import Sightings
 from store.tiers.lmdb import LmdbTier
 from store.types import EntryFilter
 from store.wishes import Wishes, WishesNotSaved
@@ -245,6 +249,7 @@ class TestCompact:
         program = """
 import sys
 from pathlib import Path
+from store.sightings import Sightings
 from store.tiers.lmdb import LmdbTier
 tier = LmdbTier(Path(sys.argv[1]), 32 << 20)
 print(len(tier.rows()), flush=True)
@@ -264,6 +269,32 @@ tier.close()
         assert read(tier, key_of(1).digest) is not None
         assert tier.compact() >= 0
         tier.close()
+
+    def test_no_room_for_the_copy_leaves_everything_as_it_was(self, tmp_path: Path) -> None:
+        class NoRoom:
+            def __init__(self, env: Any) -> None:
+                self.env = env
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self.env, name)
+
+            def copy(self, *_: object, **__: object) -> None:
+                raise lmdb.DiskError("no space")
+
+        stand = Stand(tmp_path / "store")
+        stand.outcome(1)
+        stand.store.flush(10)
+        tier = stand.disk.inner
+        assert isinstance(tier, LmdbTier)
+        opened = tier._environment.open()
+        tier._environment._opened = replace(opened, env=NoRoom(opened.env))
+        assert "disk_full" in str(stand.store.compact()["lmdb"])
+        tier._environment._opened = opened
+        stand.store.evict(EntryFilter(tier="decoded"))
+        stand.store.evict(EntryFilter(tier="memory"))
+        assert stand.outcome(1) == ("hit", "lmdb")
+        assert not (tmp_path / "store" / "compact").exists()
+        stand.close()
 
     def test_the_store_says_what_each_tier_gave(self, stand: Stand) -> None:
         stand.outcome(1)
@@ -299,6 +330,13 @@ class TestSecondSight:
         stand.outcome(1, "rewrite")
         stand.store.flush(10)
         assert stand.disk.contains(key_of(1).digest)
+
+
+def test_only_so_many_sights_are_remembered() -> None:
+    sightings = Sightings(limit=2)
+    digests = [key_of(number).digest for number in range(3)]
+    assert [sightings.again(digest) for digest in digests] == [False] * 3
+    assert [sightings.again(digest) for digest in reversed(digests)] == [True, True, False]
 
 
 class TestFullFileSystem:

@@ -277,11 +277,25 @@ class TestAway:
 
     def test_uses_are_lost_not_raised_when_the_server_is_away(self, server: Server) -> None:
         tier = RedisTier(server.url, timeout=0.2)
-        for number in range(70):
-            tier.put(record_of(number), NOW, never_held)
+        tier.put(record_of(1), NOW, never_held)
         tier._link.close()
-        for number in range(70):
-            tier.touch(key_of(number).digest, NOW + 1)
+        tier.touch(key_of(1).digest, NOW + 1)
+        tier.close()
+        assert server.client.zscore("vkv:{index}:used", key_of(1).digest) == NOW
+
+    def test_uses_are_written_down_without_being_asked(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("store.tiers.redis._WRITE_DOWN_SECONDS", 0.01)
+        tier = RedisTier(server.url, timeout=5.0)
+        tier.put(record_of(1), NOW, never_held)
+        tier.touch(key_of(1).digest, NOW + 1)
+        pause = threading.Event()
+        for _ in range(500):
+            if server.client.zscore("vkv:{index}:used", key_of(1).digest) == NOW + 1:
+                break
+            pause.wait(0.01)
+        assert server.client.hget("vkv:{index}:hits", key_of(1).digest) == b"1"
         tier.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.store import Bench
 from store.errors import Rejected, TierFull
 from store.eviction import never_held
 from store.lmdb_file import DATA
@@ -174,3 +176,21 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
     assert store.stats().compiles == 40
     assert peak <= 1.25 * 48 * MIB + 64 * MIB + 8 * MIB
     store.close()
+
+
+def test_the_benchmark_measures(tmp_path: Path) -> None:
+    """At a small size; dropping the page cache is left out, as not every file system obeys."""
+    arguments = argparse.Namespace(tokens=40, rounds=1, counts=[3], count_mib=1, churn=6)
+    bench = Bench(tmp_path, arguments)
+    ratios: dict[str, float] = {}
+    for measure in (bench.codecs, bench.disk, bench.redis, bench.counts, bench.churn):
+        found, figures = measure()
+        ratios |= found
+        assert figures
+    assert set(ratios) == {
+        "lmdb_read_warm_vs_memcpy",
+        "lmdb_write_vs_raw_fsync",
+        "redis_read_vs_memcpy",
+        "churn_file_vs_budget",
+    }
+    assert all(ratio > 0 for ratio in ratios.values())

@@ -9,10 +9,22 @@ from typing import Any
 
 import pytest
 
-from store.errors import InvalidKey, StoreClosed
+from store.codec import Prepared
+from store.errors import CodecError, InvalidKey, StoreClosed
 from store.eviction import never_held
+from store.record import Encoded, NamedBuffer, build
 from store.types import EntryFilter
-from tests.store.samples import Blob, decoded_of, entry_of, key_of, read, record_of, unused
+from tests.store.samples import (
+    BUFFERS,
+    Blob,
+    BlobCodec,
+    decoded_of,
+    entry_of,
+    key_of,
+    read,
+    record_of,
+    unused,
+)
 from tests.store.stand import Stand, in_threads
 
 MIB = 1 << 20
@@ -154,6 +166,31 @@ class TestDamage:
         stand.memory.fault = None
         stand.forget_decoded()
         assert stand.outcome(1) == ("hit", "memory")
+
+    def test_a_record_that_the_codec_cannot_decode_is_corrupt_and_removed(self, stand: Stand) -> None:
+        key = key_of(1)
+        other = NamedBuffer("other", "uint8", (4,), memoryview(b"abcd"))
+        info = record_of(1).manifest.info
+        record = build(key.digest, BlobCodec.identity, Encoded([other]), info, BUFFERS)
+        stand.disk.put(record, 1.0, never_held)
+        assert stand.outcome(1, "read") == ("corrupt", None)
+        stand.store.flush(10)
+        assert not stand.disk.contains(key.digest)
+
+    def test_an_entry_that_cannot_be_encoded_is_served_and_not_stored(
+        self, stand: Stand, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail() -> Encoded:
+            raise CodecError("not contiguous")
+
+        def prepare(codec: BlobCodec, entry: Blob) -> Prepared[Blob]:
+            return Prepared(Blob(decoded_of(1)), fail)
+
+        monkeypatch.setattr(BlobCodec, "prepare", prepare)
+        assert stand.outcome(1) == ("miss", None)
+        stand.store.flush(10)
+        assert stand.store.stats().writes_dropped == {"codec": 1}
+        assert not stand.disk.contains(key_of(1).digest)
 
 
 class TestFailingTiers:

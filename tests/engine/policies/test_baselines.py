@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -38,7 +40,7 @@ def test_random_draws_differ_by_seed_only() -> None:
 def test_linear_schedule_keeps_its_mean(ratio: float, layers: int) -> None:
     counts = linear_counts(ratio, 10_000, layers)
     assert sum(counts) / 10_000 / layers == pytest.approx(max(ratio, 1 / layers), abs=1e-3)
-    falls = [a - b for a, b in zip(counts, counts[1:], strict=False) if a < 10_000 and b > 0]
+    falls = [a - b for a, b in pairwise(counts) if a < 10_000 and b > 0]
     assert max(falls, default=0) - min(falls, default=0) <= 2
 
 
@@ -67,7 +69,7 @@ def test_deviation_measures() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["cacheblend", "kvshare"])
 def test_dropped_rows_keep_the_layers_already_done(bench: Bench, name: str) -> None:
-    """Nested sets: layer by layer, the rows that differ from the stored KV are ever fewer, each a subset of those before."""
+    """Nested sets: layer by layer fewer rows differ from the stored KV, and each set lies in the one before."""
     layout = bench.layout(SHIFTED, PICTURES)
     stale, _ = bench.reuse(layout, PICTURES, 0.0)
     mixed, _ = bench.reuse(layout, PICTURES, 0.5, name)
@@ -78,7 +80,7 @@ def test_dropped_rows_keep_the_layers_already_done(bench: Bench, name: str) -> N
     # layer 0 computes all rows and gets what was stored: it sees no context
     assert torch.allclose(mixed.kv.keys[0], stale.kv.keys[0], atol=1e-5)
     assert [int(c.sum()) for c in computed[1:]] == list(counts[1:])
-    for above, below in zip(computed[1:], computed[2:], strict=False):
+    for above, below in pairwise(computed[1:]):
         assert not bool((below & ~above).any())
 
 

@@ -132,7 +132,7 @@ def test_T10_probe_equals_the_weights_of_a_plain_pass(bench: Bench) -> None:
     prefill, _ = bench.reuse(layout, PICTURES, 0.0)
     entries = [bench.entry(PICTURES[span.image]) for span in layout.spans]
     candidates = prefill.restore(entries, Conduit(), 0.1)
-    found = prefill.prober.probe(candidates, ScorePlan((0,)))
+    found = prefill.prober.probe(candidates, ScorePlan((0,)), 1)
     family, rows = bench.family, layout.query
     rope = family.rope(torch.as_tensor(layout.positions))
     hidden = family.embed(torch.as_tensor(layout.ids))

@@ -1,0 +1,48 @@
+"""Our own rule: refresh the tokens that write most into the rows that ask.
+
+A cached token reaches the question only through attention: per layer it adds `sum_h a_h W_O^h v_h` to a query row's
+residual stream (a_h its attention weight in head h, v_h its value in that head, W_O^h the head's part of the output
+projection). The length of that vector is the token's impact. CONDUIT multiplies the mean attention by the norm of all
+value heads together, which counts heads that nobody attends with and directions that the projection drops; and it
+scales by image, which takes budget from the second page where evidence lies on two (docs/policies/impact.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from engine.families.base import ModelShape
+from engine.policies import options
+from engine.policies.base import Probe, ScorePlan, SelectingPolicy, register, top
+from engine.policies.conduit import QUERY_SPANS, SCORE_LAYERS, named_layers
+
+# The exact impact is worked out for so many times the budget; what mass x norm ranks behind that is not chosen.
+SHORTLIST = 2
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Impact(SelectingPolicy):
+    """score_layers, query_span: as for `conduit`. `score_layers`: "default", "all", "middle", "last_quarter" or a list
+    such as "3,5,8"; `query_span`: "user", "tail" or "last_<n>"."""
+
+    score_layers: str = "default"
+    query_span: str = "default"
+
+    name: ClassVar[str] = "impact"
+
+    def __post_init__(self) -> None:
+        options.whole_list(self.name, "score_layers", self.score_layers, SCORE_LAYERS)
+        options.counted(self.name, "query_span", self.query_span, QUERY_SPANS, "last_")
+
+    def plan(self, shape: ModelShape, images: int) -> ScorePlan | None:
+        layers = named_layers(self.name, self.score_layers, shape)
+        last = options.counted(self.name, "query_span", self.query_span, QUERY_SPANS, "last_")
+        span = "tail" if self.query_span == "tail" else "user"
+        return ScorePlan(layers, span=span, last=last, value_mode="wo", shortlist=SHORTLIST)
+
+    def select(self, probe: Probe, budget: int) -> torch.Tensor:
+        return top(probe.contribution.mean(0), budget)
