@@ -12,10 +12,7 @@ from engine.forward import Rows, Work, keep, last_row
 from engine.kv import RequestKV
 from engine.policies.base import EMPTY, LayerProbe, LayerwisePolicy, top
 from engine.rope import rotate
-from engine.score import attention_weights
-
-# Rows whose attention weights are held at a time where a policy wants the mass: [heads, rows, slots] in float32.
-WEIGHT_ROWS = 256
+from engine.score import WEIGHT_ROWS, attention_weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def _load(folder: Path, settings: ModelSettings, store: TieredStore[ImageKV], co
     if architecture not in FAMILIES:
         known = ", ".join(FAMILIES)
         raise UnsupportedModel(f"the checkpoint is a {architecture}; served are {known}")
-    if not any(folder.glob("*.safetensors")):
+    if not list(folder.glob("*.safetensors")):
         raise UnsupportedModel(
             f"the checkpoint {settings.path!r} has no *.safetensors file; others are not read"
         )

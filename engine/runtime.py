@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from engine.families.base import Family
 from engine.kv import KVPool
 from engine.messages import CacheOptions, EngineInfo, ImageInput
-from engine.policies.base import Policy, budget
+from engine.policies.base import Policy, SelectingPolicy, budget
 from engine.policies.known import POLICIES, make_policy
 from engine.prompt import ChatPrompt
 from engine.settings import Defaults
@@ -51,6 +51,10 @@ class Runtime:
         policy = make_policy(cache.policy or self.defaults.policy, options)
         ratio = self.defaults.refresh_ratio if cache.refresh_ratio is None else cache.refresh_ratio
         budget(ratio, 0)
+        if isinstance(policy, SelectingPolicy):
+            policy.plan(
+                self.family.shape, 1
+            )  # layers that this model does not have are found here, not in mid-answer
         if policy.fixed_ratio is not None:
             ratio = policy.fixed_ratio
         if self.refused is not None and policy.uses_store:

@@ -12,6 +12,10 @@ from engine.forward import Rows, Work, keep
 from engine.kv import RequestKV
 from engine.rope import rotate
 
+# Rows whose attention weights are held at a time ([heads, rows, slots] in float32): a long question must not take
+# memory that grows with its square.
+WEIGHT_ROWS = 256
+
 
 def attention_mass(
     family: Family,
@@ -31,8 +35,8 @@ def attention_mass(
     """
     shape = family.shape
     hidden, slots = rows.hidden, visible.shape[1]
-    mask = torch.zeros(visible.shape, device=visible.device).masked_fill_(~visible, float("-inf"))
-    mask = mask.repeat(shape.group, 1)
+    parts = [slice(i, min(i + WEIGHT_ROWS, len(hidden))) for i in range(0, len(hidden), WEIGHT_ROWS)]
+    asked = range(len(hidden))[asking]
     pairs = int(visible.sum())
     scored: dict[int, torch.Tensor] = {}
     for layer in range(max(layers) + 1):
@@ -42,17 +46,35 @@ def attention_mass(
         keys, values = kv.keys[layer, :, :slots], kv.values[layer, :, :slots]
         work.project(shape, len(hidden), len(hidden))
         work.attend(shape, pairs)
+        attended = torch.empty_like(queries)
+        mass = torch.zeros(shape.heads, slots, device=hidden.device)
+        for part in parts:
+            mask = _mask(visible[part], shape.group)
+            if layer in layers:
+                weights = attention_weights(queries[:, part], keys, mask)
+                mass += _of_asking(weights.view(shape.heads, -1, slots), part, asked).sum(1)
+                attended[:, part] = torch.bmm(weights.to(values.dtype), values).view_as(attended[:, part])
+            else:
+                attended[:, part] = _attend(queries[:, part], keys, values, mask).view_as(attended[:, part])
         if layer in layers:
-            weights = attention_weights(queries, keys, mask)
-            scored[layer] = weights.view(shape.heads, len(hidden), -1)[:, asking].mean(1)
-            if layer == max(layers) and layer != shape.layers - 1:
-                break
-            attended = torch.bmm(weights.to(values.dtype), values)
-        else:
-            attended = _attend(queries, keys, values, mask)
-        hidden = family.finish(layer, hidden, attended.view(shape.heads, len(hidden), -1))
+            scored[layer] = mass / len(asked)
+        if layer == max(layers) and layer != shape.layers - 1:
+            break
+        hidden = family.finish(layer, hidden, attended)
         work.finish(shape, len(hidden))
     return torch.stack([scored[layer] for layer in layers])
+
+
+def _mask(visible: torch.Tensor, group: int) -> torch.Tensor:
+    """float32 [group x rows, slots]: 0 where visible [rows, slots], else minus infinity."""
+    mask = torch.zeros(visible.shape, device=visible.device).masked_fill_(~visible, float("-inf"))
+    return mask.repeat(group, 1)
+
+
+def _of_asking(weights: torch.Tensor, part: slice, asked: range) -> torch.Tensor:
+    """Of weights [heads, rows, slots] of the rows in `part` those of rows in `asked`."""
+    first, last = max(part.start, asked.start), min(part.stop, asked.stop)
+    return weights[:, first - part.start : max(last, first) - part.start]
 
 
 def attention_weights(queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -73,8 +73,11 @@ class Environment:
             if self._closed:
                 raise TierUnavailable("closed")
             if self._opened is None:
-                if self._refusal and time.monotonic() < self._refusal[0] + _RETRY_SECONDS:
-                    raise self._refusal[1]
+                if self._refusal is not None:
+                    when, refusal = self._refusal
+                    if time.monotonic() < when + _RETRY_SECONDS:
+                        raise TierUnavailable(refusal.reason, refusal.detail)
+                    self._refusal, self.problems = None, ()
                 try:
                     self._opened = self._open()
                 except TierUnavailable as error:
@@ -170,7 +173,6 @@ class Environment:
         self._opened = self._mark = None
 
     def _open(self) -> Opened:
-        self.problems = ()
         alone = self._take_mark()
         network = network_filesystem(self._path)
         if network is not None:

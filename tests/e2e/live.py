@@ -61,8 +61,9 @@ class Live:
     def __enter__(self) -> Self:
         settings = self._settings
         limits = Limits(settings.max_queue, settings.max_running, settings.kv_bytes)
-        self.started = start_worker(model_settings(settings), self._store(store_settings(settings)), limits)
-        client = InProcessClient(self.started.worker, self.started.store, self.started.info)
+        started = start_worker(model_settings(settings), self._store(store_settings(settings)), limits)
+        self.started = started
+        client = InProcessClient(started.worker, started.store, started.desk, started.info)
         app = create_app(settings, client, extra_routers=[demo_pages])
         self.url = self._stack.enter_context(serving(app)).url
         self.api = self._stack.enter_context(

@@ -225,6 +225,19 @@ def test_gate_refuses_a_faulty_model(
     assert found is not None and reason in found
 
 
+@torch.no_grad()
+def test_a_long_question_scores_in_pieces_with_the_same_result(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = bench.layout([said("system", "x"), user(0, 1, "What is K on the red page? " * 8)], PICTURES[:2])
+    results = [bench.reuse(layout, PICTURES[:2], 0.3, preset=preset)[1] for preset in ("ours", "paper")]
+    monkeypatch.setattr("engine.score.WEIGHT_ROWS", 7)
+    for preset, whole in zip(("ours", "paper"), results, strict=True):
+        _, pieces = bench.reuse(layout, PICTURES[:2], 0.3, preset=preset)
+        assert pieces.refreshed == whole.refreshed
+        assert torch.allclose(pieces.logits, whole.logits, atol=1e-5)
+
+
 def test_kv_pool_reuses_buffers_and_grows_with_contents(bench: Bench) -> None:
     kv = bench.pool.take(100)
     kv.keys.fill_(3)

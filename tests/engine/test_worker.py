@@ -192,6 +192,8 @@ def test_d6_another_tenant_does_not_hit(client: Client) -> None:
         ({"cache": CacheOptions(policy="best")}, "unknown_policy"),
         ({"cache": CacheOptions(policy="conduit", options={"speed": 11})}, "unknown_policy"),
         ({"cache": CacheOptions(refresh_ratio=1.5)}, "invalid_refresh_ratio"),
+        ({"cache": CacheOptions(policy="conduit", options={"score_layers": "0,99"})}, "unknown_policy"),
+        ({"sampling": Sampling(logit_bias=((10**6, 1.0),))}, "invalid_sampling"),
         ({"sampling": Sampling(max_tokens=5000)}, "context_length_exceeded"),
     ],
 )

@@ -294,6 +294,20 @@ class TestDamage:
         assert len(last.rows()) == 1 and last.problems() == ()
         last.close()
 
+    def test_a_directory_that_can_be_used_again_is(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"in the way")
+        tier = LmdbTier(path, MIB)
+        for _ in range(2):
+            with pytest.raises(TierUnavailable):
+                tier.rows()
+        path.unlink()
+        with pytest.raises(TierUnavailable):
+            tier.rows()
+        monkeypatch.setattr("store.lmdb_env._RETRY_SECONDS", 0.0)
+        assert tier.rows() == [] and tier.problems() == ()
+        tier.close()
+
     def test_an_unusable_directory_costs_the_tier_only(self, tmp_path: Path) -> None:
         blocked = tmp_path / "file"
         blocked.write_bytes(b"")
@@ -326,6 +340,8 @@ def served_right(path: Path) -> int:
     return served
 
 
+# Newer Pythons warn of forking with threads about; that it works is what is tested.
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 class TestProcesses:
     def test_c12_hits_after_a_restart_with_another_hash_seed(self, path: Path) -> None:
         program = """

@@ -428,6 +428,18 @@ class TestLeases:
         assert stats.decoded.bytes_logical <= 384
         stand.store.close()
 
+    def test_what_is_in_use_stays_in_the_decoded_cache(self, tmp_path: Path) -> None:
+        stand = Stand(tmp_path / "store", decoded=600, memory=0)
+        with stand.fetch(1):
+            for number in range(2, 6):
+                stand.outcome(number)
+            stand.store.flush(10)
+            assert stand.outcome(1) == ("hit", "decoded")
+        for number in range(2, 6):
+            stand.outcome(number)
+        assert stand.outcome(1) == ("hit", "lmdb")
+        stand.close()
+
     def test_e17_leases_come_back_after_errors(self, stand: Stand) -> None:
         def fail() -> Blob:
             raise RuntimeError
@@ -561,6 +573,21 @@ class TestAdmin:
         stand.memory.write_gate.set()
         stand.store.flush(10)
         assert [info.key for info in stand.store.entries(EntryFilter()).entries] == [key_of(2).hex]
+
+    def test_delete_waits_for_a_write_that_has_begun(self, stand: Stand) -> None:
+        stand.disk.write_gate.clear()
+        stand.outcome(1)
+        pause = threading.Event()
+        while not stand.disk.writes:
+            pause.wait(0.002)
+        done = threading.Event()
+        deleter = threading.Thread(target=lambda: (stand.store.delete(key_of(1).hex), done.set()))
+        deleter.start()
+        assert not done.wait(0.05)
+        stand.disk.write_gate.set()
+        deleter.join()
+        assert stand.store.lookup(key_of(1)) is None
+        assert not stand.disk.contains(key_of(1).digest)
 
     def test_totals(self, stand: Stand) -> None:
         stand.outcome(1)
