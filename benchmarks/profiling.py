@@ -46,8 +46,8 @@ def _one_by_one(arms: EngineArms) -> dict[str, dict[str, float]]:
     candidates = clock.run("restore", lambda: prefill.restore(entries, policy, arms.ratio))
     plan = policy.plan(runtime.family.shape, len(layout.spans))
     assert plan is not None
-    probe = clock.run("score", lambda: prefill.prober.probe(candidates, plan))
     count = budget(arms.ratio, len(candidates))
+    probe = clock.run("score", lambda: prefill.prober.probe(candidates, plan, count))
     chosen = clock.run("select", lambda: candidates.slots[policy.select(probe, count).cpu().numpy()])
     clock.run("refresh", lambda: prefill.refresh(candidates, chosen, policy.refresh_text))
     runtime.pool.give_back(kv)

@@ -158,7 +158,8 @@ class EngineArms:
     def _ask(self, request: GenerateRequest) -> Sample:
         """What the worker does up to the first token."""
         began = time.monotonic()
-        generation = Generation(self.runtime, prepare(self.runtime, request, began), lambda _: None)
+        prepared = prepare(self.runtime, request, began)
+        generation = Generation(self.runtime, prepared, emit=lambda _: None, progress=lambda: None)
         try:
             for _ in generation.prefill():
                 pass

@@ -90,7 +90,7 @@ class Generation:
         runtime: Runtime,
         prepared: Prepared,
         emit: Callable[[TextDelta], None],
-        progress: Callable[[], None],
+        progress: Callable[[], None] | None = None,
     ) -> None:
         self._runtime = runtime
         self._prepared = prepared

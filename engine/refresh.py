@@ -68,7 +68,7 @@ class Prefill:
         if isinstance(policy, LayerwisePolicy) and ratio < 1:
             return self.shrink(candidates, policy, ratio)
         if isinstance(policy, SelectingPolicy):
-            return self.refresh(candidates, self._choose(candidates, policy, ratio), policy.refresh_text)
+            return self.refresh(candidates, self.choose(candidates, policy, ratio), policy.refresh_text)
         return self.refresh(candidates, candidates.slots, policy.refresh_text)
 
     def restore(self, entries: Sequence[ImageKV], policy: Policy, ratio: float) -> Candidates:
@@ -98,7 +98,7 @@ class Prefill:
         """Rows of a pass over any ascending slots."""
         return self.prompt_rows.at(slots)
 
-    def _choose(self, candidates: Candidates, policy: SelectingPolicy, ratio: float) -> Ints:
+    def choose(self, candidates: Candidates, policy: SelectingPolicy, ratio: float) -> Ints:
         """Slots to refresh, ascending."""
         count = budget(ratio, len(candidates))
         plan = policy.plan(self.family.shape, len(self.layout.spans))

@@ -15,54 +15,68 @@ import numpy as np
 import torch
 
 from benchmarks.result import NotMeasured, write_result
-from demo.pages import render
-from demo.questions import KINDS, Example
+from demo.questions import KINDS
+from engine.forward import Work
 from engine.heap import keep_large_blocks_apart
+from engine.kv import RequestKV
 from engine.load import weights_fingerprint
-from eval.answering import Answerer
+from engine.refresh import Prefill
 from eval.arms import cell, described
-from eval.page_prompts import SHIPPED, conversation, draw
+from eval.forced import would_say
+from eval.page_prompts import SHIPPED, PageReader, draw
 from eval.recording import WORK, Recording
 from eval.statistics import mean_interval
-from eval.trial import Arm
+from eval.trial import Arm, Prompt
 
 FULL, REUSE = Arm("full", "full"), Arm("reuse", "reuse")
 CONDUIT, RANDOM = Arm("conduit", "conduit"), Arm("random", "random")
 RATIOS = (0.05, 0.10, 0.20)
-CELLS = ((FULL, 1.0), (REUSE, 0.0), *((a, r) for a in (CONDUIT, RANDOM) for r in (0.0, *RATIOS, 1.0)))
-COLUMNS = ("kind", *(cell(arm.name, ratio) for arm, ratio in CELLS))
+# r = 0 is the same for every policy, and so is r = 1.
+CELLS = ((FULL, 1.0), (REUSE, 0.0), *((a, r) for a in (CONDUIT, RANDOM) for r in RATIOS), (CONDUIT, 1.0))
+NAMES = tuple(cell(arm.name, ratio) for arm, ratio in CELLS)
+COLUMNS = ("kind", *NAMES)
 SEED = 2029
 PROMPTS = 1008  # 112 of each of the nine kinds
-MOST_TOKENS = 64
 
 
 class Answers:
     """Prompt number i is of kind i modulo the number of kinds."""
 
-    def __init__(self, answerer: Answerer) -> None:
-        self._answerer = answerer
+    def __init__(self, reader: PageReader) -> None:
+        self._reader = reader
+        (self._end,) = reader.chat.tokenizer.encode("<|im_end|>", add_special_tokens=False).ids
 
     @torch.inference_mode()
     def row(self, number: int, missing: Collection[str]) -> dict[str, Any]:
         kind = KINDS[number % len(KINDS)]
         (example,) = draw(kind, range(number, number + 1), SEED)
-        wanted = [(arm, ratio) for arm, ratio in CELLS if cell(arm.name, ratio) in missing]
-        return {"kind": kind} | {cell(a.name, r): self._right(example, a, r, number) for a, r in wanted}
+        prompt = self._reader.prompt(example, example.question.text)
+        answer = [*self._reader.tokens(example.answer), self._end]
+        kv = self._reader.pool.take(prompt.slots + len(answer))
+        try:
+            wanted = [(arm, ratio) for arm, ratio in CELLS if cell(arm.name, ratio) in missing]
+            right = {cell(a.name, r): self._right(prompt, kv, answer, a, r, number) for a, r in wanted}
+        finally:
+            self._reader.pool.give_back(kv)
+        return {"kind": kind} | right
 
-    def _right(self, example: Example, arm: Arm, ratio: float, number: int) -> int:
-        pictures = [render(page) for page in example.pages]
-        said = self._answerer.answer(conversation(example), pictures, arm.make(number), ratio, MOST_TOKENS)
-        return int(said == example.answer)
+    def _right(
+        self, prompt: Prompt, kv: RequestKV, answer: Sequence[int], arm: Arm, ratio: float, number: int
+    ) -> int:
+        family, layout, policy = self._reader.family, prompt.layout, arm.make(number)
+        prefill = Prefill(family, kv, layout, prompt.features, Work())
+        found = prefill.reuse(prompt.entries, policy, ratio) if policy.uses_store else prefill.full()
+        return int(would_say(family, kv, found.logits, layout.length, layout.next_position, answer))
 
 
 def accuracies(rows: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """Of every cell: accuracy with its interval over all prompts, and by kind."""
     found: dict[str, Any] = {"n": len(rows)}
-    for column in COLUMNS[1:]:
-        right = np.asarray([row[column] for row in rows.values()], dtype=np.float64)
-        kinds = np.asarray([row["kind"] for row in rows.values()])
+    kinds = np.asarray([row["kind"] for row in rows.values()])
+    for name in NAMES:
+        right = np.asarray([row[name] for row in rows.values()], dtype=np.float64)
         by_kind = {kind: round(float(right[kinds == kind].mean()), 4) for kind in KINDS if (kinds == kind).any()}
-        found[column] = {"accuracy": mean_interval(right).as_list(), "by_kind": by_kind}
+        found[name] = {"accuracy": mean_interval(right).as_list(), "by_kind": by_kind}
     return found
 
 
@@ -73,15 +87,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     keep_large_blocks_apart()
     torch.set_num_threads(1)
     drawn = {"weights": weights_fingerprint(SHIPPED), "seed": SEED, "pages": "2-8"}
-    answers = Answers(Answerer.load(SHIPPED, torch.float32, "cpu"))
+    answers = Answers(PageReader.load())
     try:
         recording = Recording(WORK / "accuracy" / "answers.jsonl", drawn)
-        rows = recording.complete(range(options.prompts), COLUMNS, answers.row, "answers")
-        figures = accuracies(rows)
+        figures = accuracies(recording.complete(range(options.prompts), COLUMNS, answers.row, "answers"))
         full = figures[cell(FULL.name, 1.0)]["accuracy"][0]
         if full == 0:
             raise NotMeasured("full prefill answers nothing right")
-        ratios = {column: round(figures[column]["accuracy"][0] / full, 4) for column in COLUMNS[1:]}
+        ratios = {name: round(figures[name]["accuracy"][0] / full, 4) for name in NAMES}
         settings = drawn | described((FULL, REUSE, CONDUIT, RANDOM), RATIOS) | {"prompts": options.prompts}
         print(write_result(__file__, settings, ratios, figures))
     except NotMeasured as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,8 +56,11 @@ class PageReader:
 
     def first_token(self, answer: str) -> int:
         """Id of the token that a right answer starts with."""
-        ids: list[int] = self.chat.tokenizer.encode(answer, add_special_tokens=False)
-        return ids[0]
+        return self.tokens(answer)[0]
+
+    def tokens(self, text: str) -> list[int]:
+        ids: list[int] = self.chat.tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
 
 def conversation(example: Example) -> list[Message]:
@@ -83,7 +86,3 @@ def draw(kind: str, prompts: range, seed: int, pages: tuple[int, int] = (FEWEST_
 
 def _code(kind: str) -> int:
     return int.from_bytes(kind.encode()[:7], "little")
-
-
-def right_first_tokens(reader: PageReader, examples: Mapping[int, Example]) -> dict[int, int]:
-    return {number: reader.first_token(example.answer) for number, example in examples.items()}

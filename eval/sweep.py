@@ -19,7 +19,8 @@ ROUNDING = 1e-3
 
 def cells(arms: Iterable[Arm], ratios: Sequence[float]) -> list[tuple[Arm, float]]:
     """Every arm at every ratio, and the two ends, which all arms share, once."""
-    return [(REUSE, 0.0), *((arm, ratio) for arm in arms for ratio in ratios), (EVERYTHING, 1.0)]
+    tried = [(arm, r) for arm in arms for r in ratios if arm.ratios is None or r in arm.ratios]
+    return [(REUSE, 0.0), *tried, (EVERYTHING, 1.0)]
 
 
 def columns(arms: Iterable[Arm], ratios: Sequence[float]) -> list[str]:
@@ -34,12 +35,11 @@ def measure(
     missing."""
     best = int(trial.full.argmax())
     row: dict[str, Any] = {"full": int(best == right)}
-    for arm, ratio in wanted:
-        name = cell(arm.name, ratio)
-        if name in missing:
-            logits = trial.run(arm.make(number), ratio).logits
-            found = int(logits.argmax())
-            row[name] = [int(found == right), int(found == best), round(kl_to_full(trial.full, logits), 6)]
+    left = [(arm, ratio) for arm, ratio in wanted if cell(arm.name, ratio) in missing]
+    for (arm, ratio), logits in zip(left, trial.run_all([(a.make(number), r) for a, r in left]), strict=True):
+        said = int(logits.argmax())
+        kl = round(kl_to_full(trial.full, logits), 6)
+        row[cell(arm.name, ratio)] = [int(said == right), int(said == best), kl]
     return row
 
 

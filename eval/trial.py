@@ -1,26 +1,30 @@
-"""One prompt, many policies: what they share is computed once, the rest goes the way of a request.
+"""One prompt, many policies: what they share is computed once.
 
-Entries are compiled once per image, full prefill runs once per prompt, and one scoring pass serves all rules and ratios
-that ask for the same scores (`SharedProber`).
+Entries are compiled once per image, full prefill runs once per prompt, one scoring pass serves all rules and ratios that
+ask for the same scores, and refresh passes of one size run together. The tests compare each with a request of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from engine.families.base import Family
 from engine.forward import Work
-from engine.kv import KVPool, RequestKV
-from engine.layout import ImageSpan, Ints, PromptLayout, Query
-from engine.policies.base import LayerwisePolicy, Policy, Probe, ScorePlan
+from engine.kv import KVPool
+from engine.layout import Ints, PromptLayout, Query
+from engine.policies.base import LayerwisePolicy, Policy, ScorePlan, SelectingPolicy
 from engine.policies.known import make_policy
-from engine.probe import Candidates, Prober
-from engine.refresh import Prefill, Prefilled
+from engine.probe import Prober
+from engine.refresh import Prefill
+from eval.batched import refresh_all
 from store.entry import ImageKV
+
+
+# Any policy that keeps exact images, for restoring what all of them start from.
+REFERENCE = make_policy("reuse", {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,45 +37,25 @@ class Prompt:
     entries: tuple[ImageKV, ...]
     foreign: Query
 
+    @property
+    def slots(self) -> int:
+        """Slots that any run on this prompt may write to: scratch slots of queries stand behind the prompt."""
+        return self.layout.length + max(len(self.foreign.ids), len(self.layout.query.ids))
+
+
 
 class SharedProber(Prober):
-    """Remembers its probes. The paper's stage 1 is not remembered: it leaves KV behind that the prefill needs."""
+    """Remembers its scoring passes. The paper's stage 1 is not remembered: it leaves KV that the prefill needs."""
 
     def share(self) -> SharedProber:
-        self._found: dict[tuple[ScorePlan, tuple[ImageSpan, ...], int], Probe] = {}
+        self._found: dict[tuple[object, ...], torch.Tensor] = {}
         return self
 
-    def probe(self, candidates: Candidates, plan: ScorePlan, count: int) -> Probe:
-        if plan.all_text:
-            return super().probe(candidates, plan, count)
-        key = (plan, candidates.spans, count if plan.shortlist else 0)
+    def _score_with_query(self, plan: ScorePlan) -> torch.Tensor:
+        key = (plan.layers, plan.span, plan.last)
         if key not in self._found:
-            self._found[key] = super().probe(candidates, plan, count)
+            self._found[key] = super()._score_with_query(plan)
         return self._found[key]
-
-
-class SharedPrefill(Prefill):
-    """Remembers what a choice leads to: rules that choose the same tokens get the same logits."""
-
-    def share(self) -> SharedPrefill:
-        self.prober = SharedProber(self.family, self.kv, self.prompt_rows, self.work).share()
-        self._refreshed: dict[tuple[bytes, tuple[ImageSpan, ...]], Prefilled] = {}
-        self._shrunk: dict[tuple[Policy, tuple[int, ...]], Prefilled] = {}
-        return self
-
-    def refresh(self, candidates: Candidates, chosen: Ints, all_text: bool) -> Prefilled:
-        if not all_text:
-            return super().refresh(candidates, chosen, all_text)
-        key = (chosen.tobytes(), candidates.spans)
-        if key not in self._refreshed:
-            self._refreshed[key] = super().refresh(candidates, chosen, all_text)
-        return self._refreshed[key]
-
-    def shrink(self, candidates: Candidates, policy: LayerwisePolicy, ratio: float) -> Prefilled:
-        key = (policy, policy.counts(ratio, len(candidates), self.family.shape.layers))
-        if key not in self._shrunk:
-            self._shrunk[key] = super().shrink(candidates, policy, ratio)
-        return self._shrunk[key]
 
 
 class Trial:
@@ -79,41 +63,61 @@ class Trial:
 
     def __init__(self, family: Family, pool: KVPool, prompt: Prompt) -> None:
         self._family, self._pool, self.prompt = family, pool, prompt
-        self.kv = pool.take(prompt.layout.length + len(prompt.foreign.ids) + len(prompt.layout.query.ids))
+        self.kv = pool.take(prompt.slots)
         self.own = self._prefill(prompt.layout)
-        self._other: SharedPrefill | None = None
+        self._other: Prefill | None = None
+        self._shrunk: dict[tuple[Policy, tuple[int, ...]], torch.Tensor] = {}
         self.full = self.own.full().logits
 
-    def run(self, policy: Policy, ratio: float) -> Prefilled:
+    def run(self, policy: Policy, ratio: float) -> torch.Tensor:
         """The first token's logits, as a request with this policy gets them."""
-        prefill = self.own if policy.question is None else self._asked_by_another()
-        return prefill.reuse(self.prompt.entries, policy, ratio)
+        return self._asked(policy).reuse(self.prompt.entries, policy, ratio).logits
 
-    def full_kv(self) -> RequestKV:
-        """KV of a full prefill, apart from the buffer that the runs share."""
-        self.own.full()
-        return RequestKV(self.kv.keys.clone(), self.kv.values.clone())
+    def run_all(self, runs: Sequence[tuple[Policy, float]]) -> list[torch.Tensor]:
+        """As `run` for each, with shared work: rules that choose the same tokens share a pass, passes of one size run
+        together, and layer-wise rules with the same counts are one."""
+        found: dict[int, torch.Tensor] = {}
+        chosen: dict[int, dict[bytes, tuple[Ints, list[int]]]] = {}
+        # Scoring passes and batched passes leave visual KV as it was restored; the runs behind them do not.
+        candidates = self.own.restore(self.prompt.entries, REFERENCE, 0.5)
+        for number, (policy, ratio) in enumerate(runs):
+            if isinstance(policy, SelectingPolicy) and policy.keeps_exact and policy.refresh_text and ratio < 1:
+                slots = self._asked(policy).choose(candidates, policy, ratio)
+                _, numbers = chosen.setdefault(len(slots), {}).setdefault(slots.tobytes(), (slots, []))
+                numbers.append(number)
+        for same_size in chosen.values():
+            logits = refresh_all(self.own, [slots for slots, _ in same_size.values()])
+            for (_, numbers), row in zip(same_size.values(), logits, strict=True):
+                found |= dict.fromkeys(numbers, row)
+        for number, (policy, ratio) in enumerate(runs):
+            if number not in found:
+                layerwise = isinstance(policy, LayerwisePolicy) and ratio < 1
+                found[number] = self._shrink(policy, ratio) if layerwise else self.run(policy, ratio)
+        return [found[number] for number in range(len(runs))]
 
     def close(self) -> None:
         self._pool.give_back(self.kv)
 
-    def _asked_by_another(self) -> SharedPrefill:
+    def _shrink(self, policy: Policy, ratio: float) -> torch.Tensor:
+        assert isinstance(policy, LayerwisePolicy)
+        tokens = len(self.prompt.layout.candidates())
+        key = (policy, policy.counts(ratio, tokens, self._family.shape.layers))
+        if key not in self._shrunk:
+            self._shrunk[key] = self.run(policy, ratio)
+        return self._shrunk[key]
+
+    def _asked(self, policy: Policy) -> Prefill:
+        """The prefill whose query asks: the prompt's own, or the foreign one."""
+        if policy.question is None:
+            return self.own
         if self._other is None:
-            layout = self.prompt.layout
-            self._other = self._prefill(
-                PromptLayout(
-                    layout.ids,
-                    layout.spans,
-                    layout.positions,
-                    layout.next_position,
-                    self.prompt.foreign,
-                    layout.exact,
-                )
-            )
+            self._other = self._prefill(replace(self.prompt.layout, query=self.prompt.foreign))
         return self._other
 
-    def _prefill(self, layout: PromptLayout) -> SharedPrefill:
-        return SharedPrefill(self._family, self.kv, layout, self.prompt.features, Work()).share()
+    def _prefill(self, layout: PromptLayout) -> Prefill:
+        prefill = Prefill(self._family, self.kv, layout, self.prompt.features, Work())
+        prefill.prober = SharedProber(self._family, self.kv, prefill.prompt_rows, prefill.work).share()
+        return prefill
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,7 @@ class Arm:
     name: str
     policy: str
     options: tuple[tuple[str, object], ...] = ()
+    ratios: tuple[float, ...] | None = None
 
     def make(self, prompt: int) -> Policy:
         """The policy for prompt number `prompt`; the random control draws anew for each."""
@@ -136,8 +141,3 @@ def kl_to_full(full: torch.Tensor, logits: torch.Tensor) -> float:
     """KL(full || logits) of the first token's distribution, in nats."""
     wanted = full.log_softmax(-1)
     return float((wanted.exp() * (wanted - logits.log_softmax(-1))).sum().clamp(min=0))
-
-
-def tokens_computed(found: Prefilled, spans: Sequence[ImageSpan]) -> float:
-    """Share of the visual tokens that were computed."""
-    return float(np.sum(found.refreshed)) / max(1, sum(span.tokens for span in spans))

@@ -3,13 +3,10 @@ layer."""
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from contextlib import suppress
-from types import FrameType
 
-import uvicorn
 from fastapi import FastAPI
 
 from engine.client import EngineClient
@@ -21,23 +18,10 @@ from engine.transport.process import ProcessClient
 from engine.transport.wire import Launch
 from service.app import create_app
 from service.logs import configure_logging
+from service.server import DrainingServer
 from service.settings import Settings, SettingsError, load_settings
 from store.errors import StoreError
 from store.settings import StoreSettings
-
-log = logging.getLogger("conduit")
-
-
-class DrainingServer(uvicorn.Server):
-    """Refuses new requests from the first signal on, while running ones are given their time."""
-
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
-        super().__init__(config)
-        self._app = app
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._app.state.services.admission.draining = True
-        super().handle_exit(sig, frame)
 
 
 def model_settings(settings: Settings) -> ModelSettings:
@@ -105,13 +89,14 @@ def build_app(settings: Settings) -> FastAPI:
     if not settings.demo:
         return create_app(settings, start_client(settings))
     from demo.pages_app import router as demo_pages
+    from service.demo_mode import demo_samples, fetching_from_itself
 
-    return create_app(settings, start_client(settings), extra_routers=[demo_pages])
+    own = fetching_from_itself(settings)
+    return create_app(own, start_client(own), extra_routers=[demo_pages], samples=demo_samples())
 
 
-def main() -> int:
-    if sys.argv[1:2] == ["worker"]:
-        return run_worker(int(sys.argv[2]))
+def serve() -> int:
+    """Run the service until it is told to stop; the exit status."""
     try:
         settings = load_settings(os.environ)
         configure_process(settings, "conduit-api")
@@ -119,18 +104,16 @@ def main() -> int:
     except (SettingsError, EngineError, StoreError) as error:
         print(f"conduit cannot start: {error}", file=sys.stderr)
         return 2
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=int(settings.drain_timeout) + 1,
-    )
-    # uvicorn raises the interrupt again once everything is down.
+    # uvicorn raises an interrupt that it did not wait for again once everything is down.
     with suppress(KeyboardInterrupt):
-        DrainingServer(config, app).run()
+        DrainingServer(app, settings).run()
     return 0
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["worker"]:
+        return run_worker(int(sys.argv[2]))
+    return serve()
 
 
 if __name__ == "__main__":

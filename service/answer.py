@@ -21,7 +21,7 @@ class AnswerFrame:
     created: int
 
     def completion(self, text: str, logprobs: Sequence[TokenLogprob], end: Finished) -> dict[str, Any]:
-        """The whole answer as one JSON body."""
+        """The whole answer as one JSON body. `logprobs` are those of all its tokens."""
         choice = {
             "index": 0,
             "message": {"role": "assistant", "content": text, "refusal": None},
@@ -42,8 +42,10 @@ class AnswerFrame:
         return self._chunk({"content": piece.text}, logprobs=piece.logprobs)
 
     def closing(self, end: Finished) -> dict[str, Any]:
-        """The chunk with the reason of the end, which carries the report."""
-        return {**self._chunk({}, reason=end.reason), "kv_report": report_body(end.report, end.timings)}
+        """The chunk with the reason of the end, which carries the report and the log probabilities that no
+        text came behind."""
+        chunk = self._chunk({}, logprobs=end.logprobs, reason=end.reason)
+        return {**chunk, "kv_report": report_body(end.report, end.timings)}
 
     def usage(self, usage: Usage) -> dict[str, Any]:
         return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_body(usage)}

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
-from typing import Any
+from typing import Any, Final
 
 from starlette.responses import JSONResponse
 
@@ -23,6 +23,8 @@ from service.schemas import ChatRequest
 from service.tenancy import namespace
 from service.tracing import phase_span
 
+_PIN_SECONDS: Final = 1800.0
+
 
 class Call:
     """Making one checks what needs no waiting. It keeps the options of the request and none of its
@@ -31,10 +33,12 @@ class Call:
     def __init__(self, services: Services, record: RequestRecord, chat: ChatRequest, tenant: str) -> None:
         self._services = services
         self._record = record
+        self._account = tenant
         self._tenant = namespace(tenant, chat.salt)
         self._deadline = asyncio.get_running_loop().time() + services.settings.request_timeout
         self._cache = _cache_options(chat, services.client.info.policies)
         self._sampling = _sampling(chat)
+        self._priority = chat.priority or 0
         self._wants_usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)
         self._images = 0
         self._frame = AnswerFrame(
@@ -61,6 +65,8 @@ class Call:
             images=images,
             sampling=self._sampling,
             cache=self._cache,
+            account=self._account,
+            priority=self._priority,
             timeout_seconds=max(0.0, self._deadline - asyncio.get_running_loop().time()),
         )
         generation = Generation(self._services.client, request, self._deadline)
@@ -86,7 +92,8 @@ class Call:
             "x-cache": x_cache(end.report.images),
             "server-timing": server_timing({"images": self._record.images_seconds, **timing}),
         }
-        return JSONResponse(self._frame.completion("".join(text), logprobs, end), headers=headers)
+        body = self._frame.completion("".join(text), [*logprobs, *end.logprobs], end)
+        return JSONResponse(body, headers=headers)
 
     async def chunks(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events; a failure on the way is one error event."""
@@ -151,7 +158,13 @@ def _cache_options(chat: ChatRequest, policies: Sequence[str]) -> CacheOptions:
     if asked.policy is not None and asked.policy not in policies:
         message = f"There is no refresh policy of that name; choose from {', '.join(policies)}."
         raise RequestError("unknown_policy", message, param="cache.policy")
-    return CacheOptions(asked.mode or "auto", asked.policy, asked.refresh_ratio, dict(asked.options or {}))
+    return CacheOptions(
+        mode=asked.mode or "auto",
+        policy=asked.policy,
+        refresh_ratio=asked.refresh_ratio,
+        options=dict(asked.options or {}),
+        pin_seconds=(asked.ttl or _PIN_SECONDS) if asked.pin else None,
+    )
 
 
 def _model_name(asked: str | None, names: Sequence[str]) -> str:

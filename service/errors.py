@@ -53,6 +53,7 @@ ERROR_TABLE: Final[Mapping[str, ErrorKind]] = {
     "method_not_allowed": ErrorKind(405, "invalid_request_error"),
     # the engine (see engine.errors)
     "invalid_prompt": _INVALID,
+    "invalid_sampling": _INVALID,
     "context_length_exceeded": _INVALID,
     "unknown_policy": _INVALID,
     "invalid_refresh_ratio": _INVALID,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from typing import Final, cast
+from typing import Final
 
 from engine.client import EngineClient
 from engine.messages import Accepted, Event, Failed, Finished, GenerateRequest, TextDelta
@@ -20,8 +20,7 @@ class Generation:
     request."""
 
     def __init__(self, client: EngineClient, request: GenerateRequest, deadline: float) -> None:
-        # The protocol promises that closing the iterator aborts the request, so it is a generator.
-        self._events = cast("AsyncGenerator[Event, None]", client.submit(request))
+        self._events = client.submit(request)
         self._deadline = deadline
         self._pending: asyncio.Task[Event | None] | None = None
 

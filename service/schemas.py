@@ -42,7 +42,10 @@ UNSUPPORTED_IN_MESSAGE: Final[dict[str, tuple[object, ...]]] = {
     "refusal": (),
     "tool_calls": ([],),
 }
-UNSUPPORTED_IN_CACHE: Final[dict[str, tuple[object, ...]]] = {"ttl": (), "pin": (False,), "id": ()}
+UNSUPPORTED_IN_CACHE: Final[dict[str, tuple[object, ...]]] = {"id": ()}
+
+LAST_PRIORITY: Final = 100
+"""What a caller may choose to be served behind everybody else's requests."""
 
 
 class WireModel(BaseModel):
@@ -184,14 +187,28 @@ class CacheControls(WireModel):
     refresh_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
     options: dict[str, bool | int | float | str] | None = None
     salt: Salt | None = None
+    pin: bool | None = None
+    ttl: Annotated[float, Field(ge=1, le=86_400)] | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _drop_no_ops(cls, body: object) -> object:
         return _without_no_ops(body, UNSUPPORTED_IN_CACHE)
 
+    @model_validator(mode="after")
+    def _pin_makes_sense(self) -> CacheControls:
+        if self.ttl is not None and not self.pin:
+            raise conflict("cache.ttl", "'cache.ttl' goes with 'cache.pin': true")
+        if self.pin and self.mode in ("read", "bypass"):
+            raise conflict(
+                "cache.pin", f"with 'cache.mode' {self.mode} nothing is stored that could be pinned"
+            )
+        return self
+
 
 Stop = Annotated[str, Field(min_length=1)]
+TokenId = Annotated[str, Field(pattern=r"^\d{1,9}$")]
+Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class ChatRequest(WireModel):
@@ -214,9 +231,7 @@ class ChatRequest(WireModel):
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: (
-        dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None
-    ) = None
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=1024)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
@@ -228,6 +243,7 @@ class ChatRequest(WireModel):
         | None
     ) = None
     n: Literal[1] | None = None
+    priority: Annotated[int, Field(ge=-LAST_PRIORITY, le=LAST_PRIORITY)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None

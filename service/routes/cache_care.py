@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from fastapi import APIRouter
 from pydantic import TypeAdapter
@@ -24,11 +24,12 @@ from service.event_stream import DONE, PING, EventStream, event
 from service.generation import Generation
 from service.openapi import error_answers, json_body
 from service.routes.entry_key import checked_key, no_entry
-from service.schemas import WireModel
+from service.schemas import LAST_PRIORITY, WireModel
 from service.tenancy import DEFAULT_TENANT, namespace
 from service.validation import read_body
 from store.types import QuotaInfo, VerifyProgress
 
+_QUOTA: Final = TypeAdapter(QuotaInfo)
 _QUOTAS: Final = TypeAdapter(tuple[QuotaInfo, ...])
 _PROGRESS: Final = TypeAdapter(VerifyProgress)
 _ERRORS: Final = error_answers(400, 401, 403, 404, 503)
@@ -38,7 +39,7 @@ _STREAM: Final[dict[str, Any]] = {
     }
 }
 _REPORT_INTERVAL: Final = 0.2
-_WARM_PRIORITY: Final = 10
+_WARM_PRIORITY: Final = LAST_PRIORITY + 1
 """Behind every request that somebody waits for."""
 
 
@@ -47,10 +48,11 @@ def cache_care_router(services: Services) -> APIRouter:
     care = CacheCareEndpoint(services)
     router = APIRouter(prefix="/v1/cache", tags=["cache"], responses=dict(_ERRORS))
     add = router.add_api_route
-    pin, quota = "/entries/{key}/pin", "/quotas/{tenant}"
+    pin, quota = "/pins/{key}", "/quotas/{tenant}"
     add(pin, care.pin, methods=["POST"], status_code=204, openapi_extra=_body(PinRequest))
     add(pin, care.unpin, methods=["DELETE"], status_code=204)
     add("/quotas", care.quotas, methods=["GET"])
+    add(quota, care.quota, methods=["GET"], response_model=QuotaInfo)
     add(quota, care.set_quota, methods=["PUT"], status_code=204, openapi_extra=_body(QuotaRequest))
     add(quota, care.lift_quota, methods=["DELETE"], status_code=204)
     add("/compact", care.compact, methods=["POST"])
@@ -96,6 +98,10 @@ class CacheCareEndpoint:
         """Limits of tenants, and what they hold."""
         return JSONResponse({"quotas": _QUOTAS.dump_python(await self._cache.quotas(), mode="json")})
 
+    async def quota(self, tenant: str) -> JSONResponse:
+        """One tenant's limit, and what it holds."""
+        return JSONResponse(_QUOTA.dump_python(await self._limit_of(tenant), mode="json"))
+
     async def set_quota(self, tenant: str, request: Request) -> Response:
         """Limit what a tenant may hold in each tier; what is above is evicted."""
         order = await read_body(request, QuotaRequest, self._limits)
@@ -105,11 +111,16 @@ class CacheCareEndpoint:
 
     async def lift_quota(self, tenant: str, request: Request) -> Response:
         """Lift a tenant's limit."""
-        if tenant not in {quota.tenant for quota in await self._cache.quotas()}:
-            raise RequestError("entry_not_found", "That tenant has no quota.")
+        await self._limit_of(tenant)
         await self._cache.set_quota(tenant, None)
         audit(request, "lift quota", tenant_limited=tenant)
         return Response(status_code=204)
+
+    async def _limit_of(self, tenant: str) -> QuotaInfo:
+        for quota in await self._cache.quotas():
+            if quota.tenant == tenant:
+                return quota
+        raise RequestError("entry_not_found", "That tenant has no quota.")
 
     async def compact(self, request: Request) -> JSONResponse:
         """Give free space back to the system: bytes by tier, or why a tier could not."""
@@ -132,8 +143,7 @@ class CacheCareEndpoint:
     async def _verify_events(self) -> AsyncGenerator[bytes, None]:
         clock = asyncio.get_running_loop().time
         told, held_back = clock(), None
-        reports = cast("AsyncGenerator[VerifyProgress, None]", self._cache.verify())
-        async with aclosing(reports):
+        async with aclosing(self._cache.verify()) as reports:
             async for report in reports:
                 if held_back is not None and (report.done or held_back.tier != report.tier):
                     yield event(_PROGRESS.dump_python(held_back, mode="json"))  # the last of its tier

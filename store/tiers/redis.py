@@ -273,6 +273,10 @@ class RedisTier:
         rows = {}
         for digest, head, hits in zip(digests, replies[::2], replies[1::2], strict=True):
             if head is None:
+                # Evicted by the server, unless it is just being written: that is listed a moment before it is
+                # there.
+                if used[digest] < time.time() - _HALF_WRITTEN_SECONDS:
+                    client.zrem(_USED, digest)
                 continue
             try:
                 manifest = parse(head[_ID_BYTES:])

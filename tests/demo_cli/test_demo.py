@@ -66,7 +66,8 @@ def test_a_service_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_demo_shows_every_step_and_the_model_answers_all_of_them() -> None:
-    done = run_demo().communicate(timeout=1200)[0]
+    with run_demo() as demo:
+        done = demo.communicate(timeout=1200)[0]
     assert "NOT THE SAME" not in done
     for text in (
         "4 miss",
@@ -83,16 +84,16 @@ def test_the_demo_shows_every_step_and_the_model_answers_all_of_them() -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_demo_and_its_service() -> None:
-    demo = run_demo()
-    assert demo.stdout is not None
-    for line in demo.stdout:
-        if line.startswith("a) "):
-            break
-    services = children(demo.pid)
-    assert services
-    demo.send_signal(signal.SIGINT)
-    rest = demo.stdout.read()
-    assert demo.wait(60) == 130
+    with run_demo() as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if line.startswith("a) "):
+                break
+        services = children(demo.pid)
+        assert services
+        demo.send_signal(signal.SIGINT)
+        rest = demo.stdout.read()
+        assert demo.wait(60) == 130
     assert "Stopped." in rest
     assert not [pid for pid in services if is_running(pid)]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 
 from engine.messages import (
@@ -46,9 +47,9 @@ INFO = EngineInfo(
 )
 IMAGE_TOKENS = 36
 
-Step = Event | float | Exception | Callable[[], Event]
-"""What a script holds: an event to hand out, seconds to wait, an exception to raise, or a call that makes an
-event."""
+Step = Event | float | threading.Event | Exception | Callable[[], Event]
+"""What a script holds: an event to hand out, seconds or a flag to wait for, an exception to raise, or a call that
+makes an event."""
 Script = Callable[[GenerateRequest], Sequence[Step]]
 
 
@@ -156,6 +157,9 @@ class FakeEngine:
                         ended = True
                         yield Failed(request.id, "engine_stopped", "The service is shutting down.")
                         return
+                elif isinstance(step, threading.Event):
+                    while not step.is_set():
+                        await asyncio.sleep(0.01)
                 elif isinstance(step, Exception):
                     raise step
                 else:
@@ -170,7 +174,9 @@ class FakeEngine:
         hits = [image.digest for image in request.images if (request.tenant, image.digest) in self.seen]
         self.seen |= {(request.tenant, image.digest) for image in request.images}
         return [
-            finished(request, step.usage.completion_tokens, hits) if isinstance(step, Finished) else step
+            dataclasses.replace(finished(request, step.usage.completion_tokens, hits), logprobs=step.logprobs)
+            if isinstance(step, Finished)
+            else step
             for step in self.script(request)
         ]
 
@@ -252,11 +258,13 @@ class FakeCache:
         return self.held.pop(key, None) is not None
 
     async def evict(self, select: EntryFilter, max_bytes: int | None, dry_run: bool) -> EvictResult:
-        chosen = [entry for entry in self.held.values() if _matches(entry, select)]
+        matching = [entry for entry in self.held.values() if _matches(entry, select)]
+        chosen = [entry for entry in matching if not entry.leased]
         if not dry_run:
             for entry in chosen:
                 del self.held[entry.key]
-        return EvictResult(tuple(entry.key for entry in chosen), sum(e.bytes for e in chosen), 0, dry_run)
+        keys, skipped = tuple(entry.key for entry in chosen), len(matching) - len(chosen)
+        return EvictResult(keys, sum(entry.bytes for entry in chosen), skipped, dry_run)
 
     async def clear(self, tenant: str | None, include_pinned: bool) -> EvictResult:
         pinned = {key for key in self.held if self.held[key].pinned and not include_pinned}

@@ -29,27 +29,34 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
 class Served:
     url: str
     server: uvicorn.Server
+    thread: threading.Thread
 
 
 @contextlib.contextmanager
-def serving(app: FastAPI) -> Iterator[Served]:
-    """`app` under uvicorn in a thread."""
+def serving(app: FastAPI, port: int = 0) -> Iterator[Served]:
+    """`app` under uvicorn in a thread; port 0 takes a free one."""
     config = uvicorn.Config(
         app,
         host="127.0.0.1",
-        port=0,
+        port=port,
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=10,
         loop="asyncio",
     )
-    server = uvicorn.Server(config)
+    with running(uvicorn.Server(config)) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def running(server: uvicorn.Server) -> Iterator[Served]:
+    """`server` in a thread, until the end of the context or its own."""
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
         eventually(lambda: server.started or not thread.is_alive(), "the server starts")
         port = server.servers[0].sockets[0].getsockname()[1]
-        yield Served(f"http://127.0.0.1:{port}", server)
+        yield Served(f"http://127.0.0.1:{port}", server, thread)
     finally:
         server.should_exit = True
         thread.join(PATIENCE)

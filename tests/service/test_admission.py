@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-import httpx
 import pytest
 
-from engine.messages import TextDelta
 from service.admission import Admission
-from service.app import create_app
 from service.errors import UnavailableError
 from service.settings import Settings
 from tests.service.conftest import Start
-from tests.service.fake_engine import FakeEngine, accepted, says
-from tests.service.serving import eventually, serving
+from tests.service.fake_engine import FakeEngine
+from tests.service.serving import eventually
 from tests.service.test_chat_refusals import refused
 from tests.service.test_disconnect import open_request
 
@@ -97,37 +94,3 @@ def test_draining_refuses_new_requests_only() -> None:
         admission.draining = True
         assert refusal(admission).code == "draining"
         assert admission.running == 1
-
-
-def _stop_in_mid_stream(engine: FakeEngine, drain: float) -> str:
-    """The text of a stream that runs while the service is told to stop."""
-    app = create_app(Settings(drain_timeout=drain), engine)
-    asked = {"prompt": "x", "stream": True}
-    with (
-        serving(app) as served,
-        httpx.Client(base_url=served.url, timeout=30, trust_env=False) as api,
-        api.stream("POST", "/v1/chat", json=asked) as stream,
-    ):
-        pieces = stream.iter_text()
-        text = next(pieces)
-        app.state.services.admission.draining = True
-        refused(api.post("/v1/chat", json=asked), 503, "draining")
-        assert "draining" in api.get("/readyz").json()["reasons"]
-        assert api.get("/livez").status_code == 200
-        served.server.should_exit = True
-        return text + "".join(pieces)
-
-
-def test_running_streams_end_well_when_the_service_stops(engine: FakeEngine) -> None:
-    engine.script = says("one two three four", pause=0.1)
-    text = _stop_in_mid_stream(engine, drain=20.0)
-    assert '" four"' in text and text.endswith("data: [DONE]\n\n")
-    assert "error" not in text
-    assert (engine.closed, engine.open, engine.aborted) == (True, 0, 0)
-
-
-def test_streams_that_do_not_make_it_end_with_an_error_event(engine: FakeEngine) -> None:
-    engine.script = lambda request: [accepted(request), TextDelta(request.id, "one"), 3600.0]
-    text = _stop_in_mid_stream(engine, drain=0.2)
-    assert '"code":"engine_stopped"' in text and text.endswith("data: [DONE]\n\n")
-    assert (engine.closed, engine.open) == (True, 0)

@@ -23,20 +23,20 @@ RED = data_url(plain())
 
 def test_pins_are_soft_or_hard(api: httpx.Client, engine: FakeEngine) -> None:
     engine.cache.put(KEYS[0])
-    path = f"/v1/cache/entries/{KEYS[0]}"
+    entry, pin = f"/v1/cache/entries/{KEYS[0]}", f"/v1/cache/pins/{KEYS[0]}"
     for body, pinned in (({"ttl": 60}, "soft"), ({"hard": True}, "hard")):
-        assert api.post(f"{path}/pin", json=body).status_code == 204
-        assert api.get(path).json()["pinned"] == pinned
-    assert api.delete(f"{path}/pin").status_code == 204
-    assert api.get(path).json()["pinned"] == ""
-    refused(api.delete(f"{path}/pin"), 404, "entry_not_found")
-    refused(api.post(f"/v1/cache/entries/{KEYS[1]}/pin", json={"hard": True}), 404, "entry_not_found")
+        assert api.post(pin, json=body).status_code == 204
+        assert api.get(entry).json()["pinned"] == pinned
+    assert api.delete(pin).status_code == 204
+    assert api.get(entry).json()["pinned"] == ""
+    refused(api.delete(pin), 404, "entry_not_found")
+    refused(api.post(f"/v1/cache/pins/{KEYS[1]}", json={"hard": True}), 404, "entry_not_found")
 
 
 @pytest.mark.parametrize("body", [{}, {"ttl": 5, "hard": True}, {"ttl": 0}, {"ttl": -1}, {"ttl": "long"}])
 def test_pins_say_one_thing(api: httpx.Client, engine: FakeEngine, body: dict[str, Any]) -> None:
     engine.cache.put(KEYS[0])
-    refused(api.post(f"/v1/cache/entries/{KEYS[0]}/pin", json=body), 400, "invalid_request")
+    refused(api.post(f"/v1/cache/pins/{KEYS[0]}", json=body), 400, "invalid_request")
 
 
 def test_clear_leaves_what_is_pinned_unless_told(api: httpx.Client, engine: FakeEngine) -> None:
@@ -46,6 +46,14 @@ def test_clear_leaves_what_is_pinned_unless_told(api: httpx.Client, engine: Fake
     cleared = api.post("/v1/cache/clear", json={"tenant": "default"}).raise_for_status().json()
     assert (cleared["keys"], cleared["skipped_pinned"]) == ([KEYS[1]], 1)
     assert len(api.post("/v1/cache/clear", json={"include_pinned": True}).json()["keys"]) == 2
+
+
+def test_clear_leaves_what_is_in_use(api: httpx.Client, engine: FakeEngine) -> None:
+    engine.cache.put(KEYS[0], leased=True)
+    engine.cache.put(KEYS[1])
+    cleared = api.post("/v1/cache/clear", json={"include_pinned": True}).raise_for_status().json()
+    assert (cleared["keys"], cleared["skipped_leased"]) == ([KEYS[1]], 1)
+    assert set(engine.cache.held) == {KEYS[0]}
 
 
 def test_lookup_says_what_a_request_would_find(api: httpx.Client, engine: FakeEngine) -> None:
@@ -62,8 +70,10 @@ def test_lookup_says_what_a_request_would_find(api: httpx.Client, engine: FakeEn
 def test_quotas_are_set_and_lifted(api: httpx.Client) -> None:
     assert api.put("/v1/cache/quotas/alice", json={"bytes": 1000}).status_code == 204
     assert api.get("/v1/cache/quotas").json() == {"quotas": [{"tenant": "alice", "bytes": 1000, "held": 0}]}
+    assert api.get("/v1/cache/quotas/alice").json() == {"tenant": "alice", "bytes": 1000, "held": 0}
     assert api.delete("/v1/cache/quotas/alice").status_code == 204
-    refused(api.delete("/v1/cache/quotas/alice"), 404, "entry_not_found")
+    for method in ("GET", "DELETE"):
+        refused(api.request(method, "/v1/cache/quotas/alice"), 404, "entry_not_found")
     refused(api.put("/v1/cache/quotas/alice", json={"bytes": 0}), 400, "invalid_request")
 
 
@@ -122,8 +132,8 @@ def test_everything_needs_the_operators_key_and_is_logged(
 ) -> None:
     api = start(api_keys="alice:sk-alice-1", admin_key="sk-operator")
     calls: list[tuple[str, str, dict[str, Any]]] = [
-        ("POST", f"entries/{KEYS[0]}/pin", {"hard": True}),
-        ("DELETE", f"entries/{KEYS[0]}/pin", {}),
+        ("POST", f"pins/{KEYS[0]}", {"hard": True}),
+        ("DELETE", f"pins/{KEYS[0]}", {}),
         ("PUT", "quotas/alice", {"bytes": 10}),
         ("DELETE", "quotas/alice", {}),
         ("POST", "clear", {}),

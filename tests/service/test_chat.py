@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -29,7 +30,11 @@ def user(content: object) -> dict[str, Any]:
 def events(response: httpx.Response) -> list[Any]:
     """The data of a finished stream; `[DONE]` as the text it is."""
     assert response.headers["content-type"].startswith("text/event-stream")
-    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line.startswith("data: ")]
+    return events_of(response.text)
+
+
+def events_of(text: str) -> list[Any]:
+    lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line.startswith("data: ")]
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
 
@@ -263,7 +268,13 @@ def test_f6_deadline_before_the_first_byte_is_a_504(start: Any, engine: FakeEngi
 
 @pytest.mark.parametrize(
     ("code", "status"),
-    [("queue_full", 429), ("engine_stopped", 503), ("invalid_prompt", 400), ("nonsense", 500)],
+    [
+        ("queue_full", 429),
+        ("engine_stopped", 503),
+        ("invalid_prompt", 400),
+        ("invalid_sampling", 400),
+        ("nonsense", 500),
+    ],
 )
 def test_engine_failures_map_to_statuses(
     api: httpx.Client, engine: FakeEngine, code: str, status: int
@@ -307,6 +318,51 @@ def test_logprobs_have_openai_shape(api: httpx.Client, engine: FakeEngine) -> No
     streamed = [chunk["choices"][0]["logprobs"] for chunk in chunks]
     assert [item["content"][0]["token"] for item in streamed if item] == ["é", "!"]
     assert [request.sampling.logprobs for request in engine.requests] == [2, 0]
+
+
+def test_logprobs_behind_the_text_are_not_lost(api: httpx.Client, engine: FakeEngine) -> None:
+    held_back = (TokenLogprob("\n", -0.2), TokenLogprob("Q:", -0.3))
+    engine.script = lambda request: [
+        accepted(request),
+        TextDelta(request.id, "yes", (TokenLogprob("yes", -0.1),)),
+        replace(finished(request, 3), logprobs=held_back),
+    ]
+    asked = ask(RED, logprobs=True, stop="Q:")
+    (choice,) = api.post("/v1/chat", json=asked).raise_for_status().json()["choices"]
+    assert [item["token"] for item in choice["logprobs"]["content"]] == ["yes", "\n", "Q:"]
+    *_, closing, done = events(api.post("/v1/chat", json={**asked, "stream": True}))
+    (choice,) = closing["choices"]
+    assert (choice["finish_reason"], done) == ("stop", "[DONE]")
+    assert [item["token"] for item in choice["logprobs"]["content"]] == ["\n", "Q:"]
+
+
+def test_priority_and_who_asks_reach_the_engine(start: Any, engine: FakeEngine) -> None:
+    api = start(api_keys="alice:sk-alice-1")
+    headers = {"authorization": "Bearer sk-alice-1"}
+    for fields in ({}, {"priority": -100, "cache": {"salt": "one"}}, {"priority": 100, "cache_salt": "two"}):
+        api.post("/v1/chat", json=ask(RED, **fields), headers=headers).raise_for_status()
+    assert [request.priority for request in engine.requests] == [0, -100, 100]
+    assert [request.account for request in engine.requests] == ["alice"] * 3
+    assert len({request.tenant for request in engine.requests}) == 3, "salts split the store, not the share"
+
+
+@pytest.mark.parametrize(
+    ("cache", "seconds"),
+    [
+        ({"pin": True}, 1800),
+        ({"pin": True, "ttl": 60, "mode": "rewrite"}, 60),
+        ({"pin": True, "ttl": None}, 1800),
+        ({"pin": False}, None),
+        ({"pin": False, "mode": "bypass"}, None),
+        ({"pin": None}, None),
+        ({}, None),
+    ],
+)
+def test_pins_reach_the_engine(
+    api: httpx.Client, engine: FakeEngine, cache: dict[str, Any], seconds: float | None
+) -> None:
+    api.post("/v1/chat", json=ask(RED, cache=cache)).raise_for_status()
+    assert engine.requests[0].cache.pin_seconds == seconds
 
 
 def test_engine_is_told_how_long_it_has(start: Any, engine: FakeEngine) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -10,10 +12,12 @@ import pytest
 
 from engine.messages import Failed, TextDelta
 from service.cli.__main__ import main, parser
+from service.cli.bench import Seen, bench_lines
 from service.cli.cache import size
 from service.cli.report import age, binary
+from service.settings import Settings, SettingsError
 from tests.service.conftest import Start
-from tests.service.fake_engine import FakeEngine, accepted
+from tests.service.fake_engine import FakeEngine, accepted, fails
 from tests.service.pictures import data_url, plain
 
 KEYS = [f"{i:064x}" for i in range(3)]
@@ -136,6 +140,54 @@ def test_clear_verify_and_warm(api: httpx.Client, engine: FakeEngine, tmp_path: 
     assert main(["--url", str(api.base_url), "cache", "warm", str(picture), "data:,x"], io.StringIO()) == 1
 
 
+def test_bench_tells_what_its_users_saw(api: httpx.Client, engine: FakeEngine) -> None:
+    images = [data_url(plain()), data_url(plain((0, 0, 9)))]
+    lines = run(api, "bench", *images, "--requests", "5", "--users", "2", "--max-tokens", "3").splitlines()
+    assert lines[0].startswith("5 answers in ") and lines[0].endswith(" s, 0 failed")
+    assert [line.split("  ")[0] for line in lines[1:]] == ["throughput", "first token", "hit ratio"]
+    assert lines[-1].endswith(" of 10 images)")
+    assert [request.sampling.max_tokens for request in engine.requests] == [3] * 5
+
+
+def test_bench_counts_failures_by_their_reason(
+    api: httpx.Client, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.script = fails("queue_full", "Full.")
+    assert main(["--url", str(api.base_url), "bench", data_url(plain()), "--requests", "3"]) == 1
+    captured = capsys.readouterr()
+    assert "0 answers in " in captured.out and "  3 x Full. (queue_full)\n" in captured.out
+    assert captured.err == "error: 3 of 3 requests failed\n"
+
+
+def test_bench_figures() -> None:
+    seen = [Seen(i / 1000, 10, 2, 1) for i in range(100, 0, -1)]
+    assert bench_lines(seen, ["Late.", "Lost.", "Late."], 4.0) == [
+        "100 answers in 4.00 s, 3 failed",
+        "  2 x Late.",
+        "  1 x Lost.",
+        "throughput   25.00 requests/s, 250.0 tokens/s",
+        "first token  p50 50.0 ms, p99 99.0 ms",
+        "hit ratio    50% (100 of 200 images)",
+    ]
+
+
+def test_serve_hands_its_options_to_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MODEL", "HOST", "PORT", "DEMO"):
+        monkeypatch.setenv(f"CONDUIT_{name}", "from before")
+    monkeypatch.setattr("service.__main__.load_settings", _refuse)
+    assert main(["serve", "some/model", "--port", "9000", "--demo"]) == 2
+    assert [os.environ[f"CONDUIT_{name}"] for name in ("MODEL", "HOST", "PORT", "DEMO")] == [
+        "some/model",
+        "from before",
+        "9000",
+        "true",
+    ]
+
+
+def _refuse(environ: Mapping[str, str]) -> Settings:
+    raise SettingsError("not today")
+
+
 def test_listing_an_empty_store_is_a_header(api: httpx.Client) -> None:
     assert run(api, "cache", "ls").split()[0] == "key"
 
@@ -148,11 +200,19 @@ def test_sizes_are_read(text: str, expected: int) -> None:
 
 
 def test_bad_command_lines_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["cache"], ["cache", "evict", "--bytes", "lots"], ["chat", "--mode", "never", "x"]):
+    for arguments in (
+        [],
+        ["cache"],
+        ["cache", "evict", "--bytes", "lots"],
+        ["chat", "--mode", "never", "x"],
+        ["bench"],
+        ["bench", "x", "--users", "65"],
+    ):
         with pytest.raises(SystemExit) as caught:
             parser().parse_args(arguments)
         assert caught.value.code == 2
-    assert "not a size: lots" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "not a size: lots" in told and "not a number from 1 to 64: 65" in told
 
 
 def test_numbers_are_shown_with_units() -> None:

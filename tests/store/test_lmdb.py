@@ -15,6 +15,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from store import lmdb_file
 from store.errors import Rejected, TierFull, TierUnavailable
 from store.eviction import never_held
 from store.header import PIECE_BYTES
@@ -192,6 +193,24 @@ class TestDamage:
         assert len(aside) == 1 and (aside[0] / DATA).stat().st_size == left
         assert tier.contains(key_of(1).digest)
         store.close()
+
+    def test_e8_a_file_that_is_short_is_walked_value_by_value(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        filled(path)
+        depths: list[bool] = []
+        probe = lmdb_file._probe
+
+        def watched(directory: Path, deep: bool) -> str | None:
+            depths.append(deep)
+            return probe(directory, deep)
+
+        monkeypatch.setattr(lmdb_file, "_probe", watched)
+        assert fault_of(path) is None
+        assert probe(path, deep=True) is None
+        os.truncate(path / DATA, (path / DATA).stat().st_size - 4096)
+        assert "killed its reader" in (fault_of(path) or "")
+        assert depths == [False, True]
 
     @pytest.mark.parametrize("content", [b"garbage" * 5000, b"\0" * 65536, b"SQLite format 3\0" * 600])
     def test_e8_a_foreign_file_is_put_aside(self, path: Path, content: bytes) -> None:

@@ -134,6 +134,16 @@ class TestQuotas:
         assert stand.disk.contains(key_of(2).digest)
         assert stand.store.quotas() == ()
 
+    def test_replacing_an_entry_takes_no_more_room(self, stand: Stand) -> None:
+        stand.outcome(1)
+        stand.outcome(2)
+        stand.store.flush(10)
+        stand.store.set_quota("acme", stand.disk.stats().bytes_logical + 60)
+        stand.outcome(1, "rewrite")
+        stand.store.flush(10)
+        assert {row.digest for row in stand.disk.rows()} == {key_of(1).digest, key_of(2).digest}
+        assert stand.disk.stats().evictions == {}
+
     def test_what_is_held_does_not_make_room(self, stand: Stand) -> None:
         stand.outcome(1)
         stand.store.flush(10)

@@ -127,6 +127,14 @@ class TestLayout:
         assert tier.rows() == []
         other.close()
 
+    def test_the_index_forgets_what_the_server_evicted(self, server: Server, tier: RedisTier) -> None:
+        for number, when in ((1, NOW), (2, time.time())):
+            tier.put(record_of(number), when, never_held)
+            server.client.delete(f"vkv:{{{key_of(number).hex}}}:m")
+            assert read(tier, key_of(number).digest) is None
+        assert tier.rows() == []
+        assert server.client.zrange("vkv:{index}:used", 0, -1) == [key_of(2).digest]
+
     def test_a_damaged_manifest_is_removed_when_it_is_listed(self, server: Server, tier: RedisTier) -> None:
         tier.put(record_of(1, 2 * PIECE_BYTES), NOW, never_held)
         key = f"vkv:{{{key_of(1).hex}}}:m"
@@ -282,6 +290,16 @@ class TestAway:
         tier.touch(key_of(1).digest, NOW + 1)
         tier.close()
         assert server.client.zscore("vkv:{index}:used", key_of(1).digest) == NOW
+
+    def test_a_use_does_not_bring_a_removed_record_back(self, server: Server) -> None:
+        tier, other = RedisTier(server.url, timeout=5.0), RedisTier(server.url, timeout=5.0)
+        tier.put(record_of(1), NOW, never_held)
+        tier.touch(key_of(1).digest, NOW + 1)
+        other.delete(key_of(1).digest)
+        tier.flush()
+        assert server.client.zcard("vkv:{index}:used") == 0
+        tier.close()
+        other.close()
 
     def test_uses_are_written_down_without_being_asked(
         self, server: Server, monkeypatch: pytest.MonkeyPatch

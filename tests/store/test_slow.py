@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import random
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.store import Bench
 from store.errors import Rejected, TierFull
 from store.eviction import never_held
 from store.lmdb_file import DATA
@@ -30,13 +28,12 @@ from pathlib import Path
 from store.eviction import never_held
 from store.tiers.lmdb import LmdbTier
 from tests.store.samples import record_of
-from tests.store.test_slow import KEYS, size_of
 tier = LmdbTier(Path(sys.argv[1]), 512 << 20)
 print("ready", flush=True)
 number = int(sys.argv[2])
 while True:
-    key = number % KEYS
-    tier.put(record_of(key, size_of(key)), 2000.0 + number, never_held, replace=True)
+    key = number % 24
+    tier.put(record_of(key, 100_000 + key * 400_000), 2000.0 + number, never_held, replace=True)
     print(key, flush=True)
     number += 1
 """
@@ -64,9 +61,10 @@ def test_kill_during_writes_50_times(tmp_path: Path) -> None:
             [sys.executable, "-c", WRITER, str(path), str(first)], stdout=subprocess.PIPE, text=True
         )
         assert child.stdout is not None and child.stdout.readline() == "ready\n"
-        threading.Event().wait(chance.uniform(0.0, 0.25))
+        seen = [child.stdout.readline() for _ in range(chance.randint(0, 3))]
+        threading.Event().wait(chance.uniform(0.0, 0.1))
         child.kill()
-        written = [int(line) for line in child.communicate()[0].split()]
+        written = [int(line) for line in (*seen, *child.communicate()[0].split())]
         first += len(written)
         check_after_kill(path, set(written) - {first % KEYS})
     assert first > 50
@@ -176,21 +174,3 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
     assert store.stats().compiles == 40
     assert peak <= 1.25 * 48 * MIB + 64 * MIB + 8 * MIB
     store.close()
-
-
-def test_the_benchmark_measures(tmp_path: Path) -> None:
-    """At a small size; dropping the page cache is left out, as not every file system obeys."""
-    arguments = argparse.Namespace(tokens=40, rounds=1, counts=[3], count_mib=1, churn=6)
-    bench = Bench(tmp_path, arguments)
-    ratios: dict[str, float] = {}
-    for measure in (bench.codecs, bench.disk, bench.redis, bench.counts, bench.churn):
-        found, figures = measure()
-        ratios |= found
-        assert figures
-    assert set(ratios) == {
-        "lmdb_read_warm_vs_memcpy",
-        "lmdb_write_vs_raw_fsync",
-        "redis_read_vs_memcpy",
-        "churn_file_vs_budget",
-    }
-    assert all(ratio > 0 for ratio in ratios.values())
