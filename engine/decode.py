@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 
-from engine.attention import LastRow
 from engine.families.base import Family
 from engine.forward import Work
 from engine.kv import KVPool, RequestKV
@@ -29,11 +30,25 @@ class Decoder:
         if self.slot >= self.kv.capacity:
             self.kv = self._pool.grow(self.kv, min(2 * self.kv.capacity, self._limit))
 
-    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Write rotated `key` and `value` [kv_heads, head_dim]; attend with `query` [heads, 1, head_dim] to all."""
-        self.kv.keys[layer, :, self.slot] = key
-        self.kv.values[layer, :, self.slot] = value
-        return LastRow(self.slot)(query, self.kv.keys[layer], self.kv.values[layer])
+    def views(self) -> Slots:
+        """The next token's slot, and what it sees, layer by layer: all slicing of a step in one go."""
+        keys, values, end = self.kv.keys, self.kv.values, self.slot + 1
+        return Slots(
+            keys.select(2, self.slot).unbind(0),
+            values.select(2, self.slot).unbind(0),
+            keys[:, None, :, :end].unbind(0),
+            values[:, None, :, :end].unbind(0),
+        )
+
+
+class Slots(NamedTuple):
+    """Of each layer: where the token's key and value go [kv_heads, head_dim], and all that it sees
+    [1, kv_heads, slots, head_dim]."""
+
+    key: tuple[torch.Tensor, ...]
+    value: tuple[torch.Tensor, ...]
+    keys: tuple[torch.Tensor, ...]
+    values: tuple[torch.Tensor, ...]
 
 
 def decode_step(
@@ -43,17 +58,24 @@ def decode_step(
 
     Linear layers run over all requests at once, attention over each request's own KV.
     """
+    views = [decoder.views() for decoder in decoders]
     device, shape = family.device, family.shape
     hidden = family.embed(torch.tensor(tokens, device=device))
     rope = family.rope(torch.tensor([[decoder.position for decoder in decoders]] * 3))
     for layer in range(shape.layers):
         projected = family.project(layer, hidden)
         queries, keys = rotate(projected.queries, rope), rotate(projected.keys, rope)
-        attended = [
-            decoder.attend(layer, queries[:, i : i + 1], keys[:, i], projected.values[:, i])
-            for i, decoder in enumerate(decoders)
-        ]
-        hidden = family.finish(layer, hidden, torch.cat(attended, dim=1))
+        # [requests, 1, kv_heads, group, head_dim]: the query heads of one KV head share its keys without a copy.
+        rows = queries.transpose(0, 1).reshape(len(decoders), 1, shape.kv_heads, -1, shape.head_dim).unbind(0)
+        attended = []
+        for slots, row, key, value in zip(
+            views, rows, keys.unbind(1), projected.values.unbind(1), strict=True
+        ):
+            slots.key[layer].copy_(key)
+            slots.value[layer].copy_(value)
+            attended.append(F.scaled_dot_product_attention(row, slots.keys[layer], slots.values[layer]))
+        joined = torch.cat(attended).view(len(decoders), shape.heads, shape.head_dim)
+        hidden = family.finish(layer, hidden, joined.transpose(0, 1))
     for decoder, work in zip(decoders, works, strict=True):
         work.project(shape, shape.layers, shape.layers)
         work.attend(shape, shape.layers * (decoder.slot + 1))

@@ -112,13 +112,15 @@ class Generation:
         self.work = Work(progress)
 
     def prefill(self) -> Iterator[None]:
-        """Pieces: one for each image to fetch or compile, one for the scoring and refresh pass with the first token."""
+        """Pieces: one for each image to compute or to read from a tier, one for the scoring and refresh pass with the
+        first token."""
         self._mark()
         features: dict[bytes, torch.Tensor] = {}
         for index, image in enumerate(self._prepared.request.images):
             if image.digest not in features:
                 features[image.digest] = self._features(index)
-                yield
+                if self._took_long(image.digest):
+                    yield
         self._mark()
         prefilled = self._first_logits(features)
         self._mark()
@@ -184,6 +186,11 @@ class Generation:
             self._runtime.store.pin(key, seconds)
         except StoreError as error:
             log.warning("entry %s could not be pinned: %s", key[:16], error)
+
+    def _took_long(self, digest: bytes) -> bool:
+        """Whether an image was computed, or read from a tier: then running streams have their turn before the next."""
+        fetched = self._fetched.get(digest)
+        return fetched is None or fetched.tier != "decoded"
 
     def _first_logits(self, features: dict[bytes, torch.Tensor]) -> Prefilled:
         runtime, layout, choice = self._runtime, self._prepared.layout, self._prepared.choice

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+import torch
+
 from engine.decode import decode_step
 from engine.errors import (
     Aborted,
@@ -170,6 +172,7 @@ class Worker:
             self._aborted.discard(request)
             return aborted
 
+    @torch.inference_mode()
     def _run(self) -> None:
         try:
             while True:

@@ -46,6 +46,10 @@ class Codec(Protocol[E]):
         """Quantise and dequantise. Raises CodecError. Packing may refer to the entry's memory."""
         ...
 
+    def roundtrip(self, entry: E) -> E:
+        """The entry of `prepare`: what a store with this codec would give."""
+        ...
+
     def decode(self, manifest: Manifest, payload: memoryview) -> E:
         """The entry of a verified record. It may refer to `payload`, which is then its own. Raises
         CodecError."""

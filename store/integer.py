@@ -50,6 +50,9 @@ class IntegerCodec:
         )
         return Prepared(kept, _packer(kept, packed))
 
+    def roundtrip(self, entry: ImageKV) -> ImageKV:
+        return self.prepare(entry).entry
+
     def decode(self, manifest: Manifest, payload: memoryview) -> ImageKV:
         keys, values = (self._decode(manifest, payload, name) for name in _AXES)
         features, norms = (tensor_of(manifest, payload, name) for name in _EXACT)

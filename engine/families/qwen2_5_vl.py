@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from transformers import Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
@@ -35,6 +36,7 @@ class Qwen25VL:
         self._decoder = model.model.language_model
         self._vision = model.model.visual
         self._head = model.lm_head
+        self._layers = [_Layer(block) for block in self._decoder.layers]
         self._processor = processor
         self.device: torch.device = model.device
         self.dtype: torch.dtype = model.dtype
@@ -91,25 +93,19 @@ class Qwen25VL:
         return Rope(cos[0], sin[0])
 
     def project(self, layer: int, hidden: torch.Tensor) -> Projection:
-        block = self._decoder.layers[layer]
-        normed = block.input_layernorm(hidden)
-        attention = block.self_attn
+        heads, kv_heads = self.shape.heads, self.shape.kv_heads
         return Projection(
-            self._by_head(attention.q_proj(normed)),
-            self._by_head(attention.k_proj(normed)),
-            self._by_head(attention.v_proj(normed)),
+            *torch.split(self._by_head(self._layers[layer].qkv(hidden)), [heads, kv_heads, kv_heads])
         )
 
     def project_kv(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        block = self._decoder.layers[layer]
-        normed = block.input_layernorm(hidden)
-        return self._by_head(block.self_attn.k_proj(normed)), self._by_head(block.self_attn.v_proj(normed))
+        keys, values = self._by_head(self._layers[layer].kv(hidden)).chunk(2)
+        return keys, values
 
     def finish(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        block = self._decoder.layers[layer]
-        hidden = hidden + block.self_attn.o_proj(attended.transpose(0, 1).reshape(hidden.shape[0], -1))
-        result: torch.Tensor = hidden + block.mlp(block.post_attention_layernorm(hidden))
-        return result
+        weights = self._layers[layer]
+        hidden = hidden + weights.output(attended.transpose(0, 1).reshape(hidden.shape[0], -1))
+        return hidden + weights.mlp(hidden)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor = self._head(self._decoder.norm(hidden))
@@ -165,3 +161,51 @@ def _describe_processor(processor: Qwen2VLImageProcessorPil) -> str:
     settings["shortest_edge"] = processor.size["shortest_edge"]
     settings["longest_edge"] = processor.size["longest_edge"]
     return type(processor).__name__ + json.dumps(settings, sort_keys=True, default=str)
+
+
+class _Layer:
+    """One decoder layer's arithmetic with as few calls as there can be: projections that read the same rows are one
+    matrix. The checkpoint's own modules keep working, their weights become views of it."""
+
+    def __init__(self, block: Any) -> None:
+        attention, mlp = block.self_attn, block.mlp
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        self._qkv = _joined(projections, "weight")
+        self._qkv_bias = _joined(projections, "bias")
+        self._queries = attention.q_proj.weight.shape[0]
+        self._gate_up = _joined((mlp.gate_proj, mlp.up_proj), "weight")
+        self._act, self._down = mlp.act_fn, mlp.down_proj.weight
+        self._out = attention.o_proj.weight
+        self._before, self._after = block.input_layernorm, block.post_attention_layernorm
+
+    def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
+        return F.linear(_norm(self._before, hidden), self._qkv, self._qkv_bias)
+
+    def kv(self, hidden: torch.Tensor) -> torch.Tensor:
+        first = self._queries
+        return F.linear(_norm(self._before, hidden), self._qkv[first:], self._qkv_bias[first:])
+
+    def output(self, attended: torch.Tensor) -> torch.Tensor:
+        return F.linear(attended, self._out)
+
+    def mlp(self, hidden: torch.Tensor) -> torch.Tensor:
+        gate, up = F.linear(_norm(self._after, hidden), self._gate_up).chunk(2, dim=-1)
+        return F.linear(self._act(gate) * up, self._down)
+
+
+def _joined(modules: Sequence[Any], name: str) -> torch.Tensor:
+    """The modules' parameters of that name as one tensor, of which they become views: no memory is taken twice."""
+    parts = [getattr(module, name) for module in modules]
+    whole = torch.cat([part.data for part in parts])
+    for part, view in zip(parts, torch.split(whole, [len(part) for part in parts]), strict=True):
+        part.data = view
+    return whole
+
+
+def _norm(norm: Any, hidden: torch.Tensor) -> torch.Tensor:
+    """As `Qwen2RMSNorm`: in float32, rounded to the model's dtype, then scaled."""
+    size = (hidden.shape[-1],)
+    scaled: torch.Tensor = norm.weight * F.rms_norm(hidden.float(), size, eps=norm.variance_epsilon).to(
+        hidden.dtype
+    )
+    return scaled

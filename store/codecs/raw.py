@@ -16,6 +16,9 @@ class RawCodec:
     def prepare(self, entry: ImageKV) -> Prepared[ImageKV]:
         return Prepared(entry, lambda: Encoded([buffer_of(name, getattr(entry, name)) for name in FIELDS]))
 
+    def roundtrip(self, entry: ImageKV) -> ImageKV:
+        return self.prepare(entry).entry
+
     def decode(self, manifest: Manifest, payload: memoryview) -> ImageKV:
         return ImageKV(*(tensor_of(manifest, payload, name) for name in FIELDS))
 

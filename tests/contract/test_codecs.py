@@ -25,8 +25,10 @@ def codec(request: pytest.FixtureRequest) -> Any:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("tokens", [1, 3, 64, 65, 200])
 def test_a_hit_gives_what_the_compile_gave(codec: Codec[Any], dtype: torch.dtype, tokens: int) -> None:
-    prepared, record = stored(codec, entry_of(tokens, tokens=tokens, dtype=dtype))
+    entry = entry_of(tokens, tokens=tokens, dtype=dtype)
+    prepared, record = stored(codec, entry)
     assert same(codec.decode(record.manifest, record.payload), prepared)
+    assert same(codec.roundtrip(entry), prepared)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

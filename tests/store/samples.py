@@ -52,6 +52,9 @@ class BlobCodec:
         buffer = NamedBuffer("data", "uint8", (kept.nbytes,), memoryview(kept.data))
         return Prepared(kept, lambda: Encoded([buffer]))
 
+    def roundtrip(self, entry: Blob) -> Blob:
+        return self.prepare(entry).entry
+
     def decode(self, manifest: Manifest, payload: memoryview) -> Blob:
         if [spec.name for spec in manifest.tensors] != ["data"]:
             raise CodecError("no data")

@@ -9,12 +9,14 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from store.errors import Rejected, TierFull
 from store.eviction import never_held
 from store.lmdb_file import DATA
 from store.tiered import TieredStore
 from store.tiers.lmdb import LmdbTier
+from tests.store import test_machine
 from tests.store.samples import BlobCodec, decoded_of, entry_of, key_of, read, record_of
 
 pytestmark = pytest.mark.slow
@@ -174,3 +176,11 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
     assert store.stats().compiles == 40
     assert peak <= 1.25 * 48 * MIB + 64 * MIB + 8 * MIB
     store.close()
+
+
+class LongStoreMachine(test_machine.StoreMachine):
+    """The state machine of the fast tests, for longer."""
+
+
+TestLongStoreMachine = LongStoreMachine.TestCase
+TestLongStoreMachine.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
