@@ -8,22 +8,24 @@ from typing import Any
 from eval.trial import Arm
 
 RATIOS = (0.01, 0.02, 0.05, 0.10, 0.20, 0.50)
+# Where the question does not choose, one visual token in a hundred is as good as none.
+NOT_TINY = RATIOS[1:]
 ARMS = (
-    Arm("random", "random"),
-    Arm("wrong_query", "wrong_query"),
+    Arm("random", "random", (), NOT_TINY),
+    Arm("wrong_query", "wrong_query", (), NOT_TINY),
     Arm("conduit", "conduit"),
     # The preset differs by dearer passes more than by what it chooses, and is tried at the paper's budgets only.
     Arm("conduit_paper", "conduit", (("preset", "paper"),), (0.05, 0.10)),
     Arm("conduit_no_image", "conduit", (("image_weight", 0.0),)),
     Arm("impact", "impact"),
     Arm("prophetkv", "prophetkv"),
-    Arm("first_k", "first_k"),
+    Arm("first_k", "first_k", (), NOT_TINY),
     # On images of one size the same choice as `first_k`.
-    Arm("vlcache", "vlcache"),
-    Arm("mpic_flat", "mpic_flat"),
-    Arm("cacheblend", "cacheblend"),
-    Arm("cacheblend_original", "cacheblend", (("variant", "original"),)),
-    Arm("kvshare", "kvshare"),
+    Arm("vlcache", "vlcache", (), NOT_TINY),
+    Arm("mpic_flat", "mpic_flat", (), NOT_TINY),
+    Arm("cacheblend", "cacheblend", (), NOT_TINY),
+    Arm("cacheblend_original", "cacheblend", (("variant", "original"),), NOT_TINY),
+    Arm("kvshare", "kvshare", (), NOT_TINY),
 )
 # The ends, which are the same for every policy.
 REUSE = Arm("reuse", "reuse")

@@ -1,5 +1,5 @@
-"""Refresh passes of several choices at once. A small model spends most of a pass on starting operations; here the linear
-layers of all choices are one product. Equal to the engine's own pass, which the tests hold it to.
+"""Refresh passes of several choices at once. A small model spends most of a pass on starting operations; here the
+linear layers of all choices are one product. Equal to the engine's own pass, which the tests hold it to.
 """
 
 from __future__ import annotations

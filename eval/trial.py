@@ -1,7 +1,8 @@
 """One prompt, many policies: what they share is computed once.
 
-Entries are compiled once per image, full prefill runs once per prompt, one scoring pass serves all rules and ratios that
-ask for the same scores, and refresh passes of one size run together. The tests compare each with a request of its own.
+Entries are compiled once per image, full prefill runs once per prompt, one scoring pass serves all rules and ratios
+that ask for the same scores, and refresh passes of one size run together. The tests compare each with a request of its
+own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from engine.probe import Prober
 from engine.refresh import Prefill
 from eval.batched import refresh_all
 from store.entry import ImageKV
-
 
 # Any policy that keeps exact images, for restoring what all of them start from.
 REFERENCE = make_policy("reuse", {})
