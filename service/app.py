@@ -17,8 +17,8 @@ from service.error_handlers import add_error_handlers
 from service.images.addresses import HostPolicy, Resolver, SystemResolver
 from service.images.decode import Decoder
 from service.images.fetch import Fetcher
-from service.images.loader import ImageLoader, LoadLimits
-from service.images.url_index import UrlIndex
+from service.images.known_images import UploadIndex, UrlIndex
+from service.images.loader import ImageLoader, Known, LoadLimits
 from service.metrics import Metrics
 from service.middleware import Access, Gatekeeper
 from service.openapi import openapi_of
@@ -113,7 +113,8 @@ def _image_loader(settings: Settings, resolver: Resolver, decoder: Decoder, metr
         settings.fetch_concurrency,
     )
     limits = LoadLimits(settings.max_image_bytes, settings.max_request_pixels)
-    return ImageLoader(fetcher, decoder, UrlIndex(settings.url_cache_bytes), metrics, limits)
+    known = Known(UrlIndex(settings.url_cache_bytes), UploadIndex(settings.upload_cache_bytes))
+    return ImageLoader(fetcher, decoder, known, metrics, limits)
 
 
 def _public_paths(settings: Settings) -> frozenset[str]:

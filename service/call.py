@@ -38,7 +38,7 @@ class Call:
         self._deadline = asyncio.get_running_loop().time() + services.settings.request_timeout
         self._cache = _cache_options(chat, services.client.info.policies)
         self._sampling = _sampling(chat)
-        self._priority = chat.priority or 0
+        self._priority = _priority(chat, services)
         self._wants_usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)
         self._images = 0
         self._frame = AnswerFrame(
@@ -132,6 +132,15 @@ class Call:
         elif self._cache.mode == "bypass":
             headers["x-cache"] = "bypass"
         return headers
+
+
+def _priority(chat: ChatRequest, services: Services) -> int:
+    """Where callers have keys none of them may push ahead of the others."""
+    priority = chat.priority or 0
+    if priority < 0 and services.settings.api_keys:
+        message = "A priority below 0 goes ahead of other callers, which this service does not allow."
+        raise RequestError("invalid_request", message, param="priority")
+    return priority
 
 
 def _sampling(chat: ChatRequest) -> Sampling:

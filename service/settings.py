@@ -103,6 +103,7 @@ class Settings(BaseModel):
     fetch_concurrency: Annotated[int, Field(ge=1)] = 16
     decode_threads: Annotated[int, Field(ge=1)] = 2
     url_cache_bytes: ByteSize = ByteSize(256 * MIB)
+    upload_cache_bytes: ByteSize = ByteSize(256 * MIB)
     allowed_hosts: Names = ()
     allowed_private_hosts: Names = ()
 

@@ -14,7 +14,7 @@ from service.errors import ImageError
 from service.images.data_url import decode_base64, decode_data_url
 from service.images.decode import Decoder
 from service.images.fetch import Fetcher, Validators
-from service.images.url_index import KnownImage, UrlIndex
+from service.images.known_images import KnownImage, UploadIndex, UrlIndex
 
 _AT_ONCE: Final = 4
 """Images of one request in work at the same time: more would let one request hold many decoded pictures at
@@ -41,15 +41,23 @@ class LoadLimits:
     request_pixels: int
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What may spare work: pictures by URL, and by the file that they were decoded from."""
+
+    urls: UrlIndex
+    uploads: UploadIndex
+
+
 class ImageLoader:
     """What loads the images of all requests; `limits` are those of one request."""
 
     def __init__(
-        self, fetcher: Fetcher, decoder: Decoder, index: UrlIndex, observer: ImageObserver, limits: LoadLimits
+        self, fetcher: Fetcher, decoder: Decoder, known: Known, observer: ImageObserver, limits: LoadLimits
     ) -> None:
         self._fetcher = fetcher
         self._decoder = decoder
-        self._index = index
+        self._urls, self._uploads = known.urls, known.uploads
         self._observer = observer
         self._max_bytes = limits.image_bytes
         self._max_pixels = limits.request_pixels
@@ -86,15 +94,15 @@ class ImageLoader:
         text = reference.text.strip()
         head = text[:8].lower()
         if reference.inline:
-            return await self._decode(lambda: decode_base64(text.encode(), self._max_bytes))
+            return await self._decode(lambda: decode_base64(text.encode(), self._max_bytes), tenant)
         if head.startswith("data:"):
-            return await self._decode(lambda: decode_data_url(text, self._max_bytes))
+            return await self._decode(lambda: decode_data_url(text, self._max_bytes), tenant)
         if head.startswith(("http://", "https://")):
             return await self._fetch(text, tenant)
         raise ImageError("invalid_image_url", "it is neither an http(s) URL nor a data URL.")
 
     async def _fetch(self, url: str, tenant: str) -> ImageInput:
-        known = self._index.get(tenant, url)
+        known = self._urls.get(tenant, url)
         started = time.monotonic()
         fetched = await self._fetcher.fetch(url, known.validators if known else Validators())
         self._observer.image_fetched(time.monotonic() - started)
@@ -103,14 +111,17 @@ class ImageLoader:
             assert known is not None  # the fetcher says so only of what it was told is known
             self._observer.image_not_modified()
             return known.image
-        image = await self._decode(lambda: data)
-        self._index.put(tenant, url, KnownImage(fetched.validators, image))
+        image = await self._decode(lambda: data, tenant)
+        self._urls.put(tenant, url, KnownImage(fetched.validators, image))
         return image
 
-    async def _decode(self, content: Callable[[], bytes]) -> ImageInput:
+    async def _decode(self, content: Callable[[], bytes], tenant: str) -> ImageInput:
         started = time.monotonic()
-        image = await self._decoder.run(lambda: self._decoder.decode(content()))
-        self._observer.image_decoded(time.monotonic() - started)
+        image, known = await self._decoder.run(
+            lambda: self._uploads.find_or_decode(tenant, content(), self._decoder.decode)
+        )
+        if not known:
+            self._observer.image_decoded(time.monotonic() - started)
         return image
 
 

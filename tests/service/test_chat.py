@@ -339,11 +339,21 @@ def test_logprobs_behind_the_text_are_not_lost(api: httpx.Client, engine: FakeEn
 def test_priority_and_who_asks_reach_the_engine(start: Any, engine: FakeEngine) -> None:
     api = start(api_keys="alice:sk-alice-1")
     headers = {"authorization": "Bearer sk-alice-1"}
-    for fields in ({}, {"priority": -100, "cache": {"salt": "one"}}, {"priority": 100, "cache_salt": "two"}):
+    for fields in ({}, {"priority": 7, "cache": {"salt": "one"}}, {"priority": 100, "cache_salt": "two"}):
         api.post("/v1/chat", json=ask(RED, **fields), headers=headers).raise_for_status()
-    assert [request.priority for request in engine.requests] == [0, -100, 100]
+    assert [request.priority for request in engine.requests] == [0, 7, 100]
     assert [request.account for request in engine.requests] == ["alice"] * 3
     assert len({request.tenant for request in engine.requests}) == 3, "salts split the store, not the share"
+
+
+def test_nobody_pushes_ahead_of_others_where_callers_have_keys(start: Any, engine: FakeEngine) -> None:
+    ahead = ask(RED, priority=-100)
+    refused = start(api_keys="alice:sk-alice-1").post(
+        "/v1/chat", json=ahead, headers={"authorization": "Bearer sk-alice-1"}
+    )
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "priority")
+    start().post("/v1/chat", json=ahead).raise_for_status()
+    assert [request.priority for request in engine.requests] == [-100]
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+import pytest
+
 from engine.messages import ImageInput
+from service.errors import ImageError
 from service.images.fetch import Validators
-from service.images.url_index import KnownImage, UrlIndex
+from service.images.known_images import KnownImage, UploadIndex, UrlIndex
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine
 from tests.service.pictures import plain
@@ -89,3 +92,36 @@ def test_what_cannot_be_kept_is_forgotten() -> None:
     assert index.get("t", "a") is None
     index.put("t", "b", _known(30_000))
     assert index.get("t", "b") is None
+
+
+def test_a_repeated_upload_is_decoded_once_per_tenant() -> None:
+    index = UploadIndex(10_000)
+    decoded: list[bytes] = []
+
+    def decode(data: bytes) -> ImageInput:
+        decoded.append(data)
+        return ImageInput(b"d" * 32, 10, 10, bytes(300))
+
+    assert [index.find_or_decode("a", b"file", decode)[1] for _ in range(2)] == [False, True]
+    assert not index.find_or_decode("b", b"file", decode)[1]
+    assert not index.find_or_decode("a", b"other", decode)[1]
+    assert decoded == [b"file", b"file", b"other"]
+
+
+def test_uploads_beyond_the_budget_are_forgotten() -> None:
+    index = UploadIndex(2000)
+    image = ImageInput(b"d" * 32, 10, 10, bytes(300))
+    for name in (b"1", b"2"):
+        index.find_or_decode("a", name, lambda _: image)
+    assert not index.find_or_decode("a", b"1", lambda _: image)[1]
+
+
+def test_a_file_that_cannot_be_decoded_is_not_remembered() -> None:
+    index = UploadIndex(2000)
+
+    def fail(_: bytes) -> ImageInput:
+        raise ImageError("invalid_image", "it is broken.")
+
+    for _ in range(2):
+        with pytest.raises(ImageError):
+            index.find_or_decode("a", b"x", fail)
