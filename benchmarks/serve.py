@@ -168,6 +168,7 @@ async def measure(subject: Subject, work: Path, arguments: argparse.Namespace) -
         "model": str(subject.folder(work)),
         "threads": str(arguments.threads),
         "allowed_private_hosts": "127.0.0.1",
+        "fetch_timeout": "120",  # the host that hangs must still hang when the others are done
         "max_concurrent": str(max(64, 2 * max(arguments.users), 2 * arguments.clients)),
         "max_queue": str(max(64, 2 * max(arguments.users), 2 * arguments.clients)),
     }
@@ -178,7 +179,7 @@ async def measure(subject: Subject, work: Path, arguments: argparse.Namespace) -
         figures: dict[str, Any] = {"rounds": await bench.rounds()}
         figures["known_pages_by_url"] = (await bench.by_url()).figures()
         if subject.shrinks:
-            figures["flood"] = await flood(service.url, arguments.clients, 1 if arguments.quick else 4)
+            figures["flood"] = await flood(service.url, arguments.clients, 1 if arguments.quick else 2)
             show_flood(figures["flood"])
         figures["resident_mib"] = {"before": before, "after": bench.memory()}
     return figures

@@ -20,7 +20,7 @@ from benchmarks.result import NotMeasured
 from benchmarks.serve_load import JSON, TIMEOUT, spread
 
 EDGE = 2000  # 4 megapixels
-PICTURES = 4
+PICTURES = 32  # all different: a repeated upload is not decoded again
 
 
 async def flood(base_url: str, clients: int, rounds: int) -> dict[str, Any]:

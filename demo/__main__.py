@@ -70,8 +70,8 @@ def _shipped_model(terminal: Terminal, folder: Path) -> None:
             _show_step(terminal, service, client, step)
     terminal.line()
     terminal.paragraph(
-        "This model is so small that fixed costs are most of its time: it shows that answers stay right, not how much "
-        "time reuse saves. For that:"
+        "This model is so small that fixed costs are most of its time: it shows that answers stay right, and little of "
+        "what reuse saves. For that:"
     )
 
 
