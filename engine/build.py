@@ -44,7 +44,7 @@ def start_worker(
     if store.codec == AUTO_CODEC:
         # Decoding int8 costs more than reading raw bytes on a CPU; on an accelerator it happens behind the copy.
         store = replace(store, codec="raw" if device == "cpu" else "int8")
-    opened = open_store(store)
+    opened = open_store(replace(store, device=device))
     try:
         runtime = load_runtime(model, opened, store.codec)
     except EngineError:

@@ -42,6 +42,10 @@ class Codec(Protocol[E]):
         """Name and version of the byte format; a record of another identity is outdated."""
         ...
 
+    def on(self, device: str) -> Codec[E]:
+        """The same codec, decoding on that device: the packed bytes are copied there, not what they become."""
+        ...
+
     def prepare(self, entry: E) -> Prepared[E]:
         """Quantise and dequantise. Raises CodecError. Packing may refer to the entry's memory."""
         ...

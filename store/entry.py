@@ -9,9 +9,9 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class ImageKV:
-    """Visual KV of one image, computed behind the canonical prefix. Tensors are contiguous, on the CPU and
-    never written to once the entry has been handed to the store: it may be shared by several requests and by
-    the writer.
+    """Visual KV of one image, computed behind the canonical prefix. Tensors are contiguous, on the CPU (keys
+    and values of a lossy codec on the device that it decodes on) and never written to once the entry has been handed
+    to the store: it may be shared by several requests and by the writer.
 
     keys         [layers, kv_heads, tokens, head_dim], before RoPE
     values       [layers, kv_heads, tokens, head_dim]

@@ -28,17 +28,22 @@ _EXACT = ("features", "value_norms")
 
 
 class IntegerCodec:
-    """`bits` is 8 or 4."""
+    """`bits` is 8 or 4. Keys and values are dequantised on `device`, in `prepare` as in `decode`: a miss must see
+    the very numbers that a hit will."""
 
-    def __init__(self, bits: int) -> None:
+    def __init__(self, bits: int, device: str = "cpu") -> None:
         self._bits = bits
+        self._device = device
         self.name = f"int{bits}"
         self.identity = f"int{bits}/1"
+
+    def on(self, device: str) -> IntegerCodec:
+        return IntegerCodec(self._bits, device)
 
     def prepare(self, entry: ImageKV) -> Prepared[ImageKV]:
         packed = {name: quantise(_checked(name, entry), axis, self._bits) for name, axis in _AXES.items()}
         decoded = {
-            name: dequantise(codes, _AXES[name], self._bits, getattr(entry, name).dtype)
+            name: self._dequantise(codes, name, getattr(entry, name).dtype)
             for name, codes in packed.items()
             if codes is not None
         }
@@ -75,9 +80,14 @@ class IntegerCodec:
         )
         try:
             width = int(manifest.attributes[f"{name}.width"])
-            return dequantise(Quantised(codes, offset, scale, width), _AXES[name], self._bits, DTYPES[dtype])
+            return self._dequantise(Quantised(codes, offset, scale, width), name, DTYPES[dtype])
         except (KeyError, ValueError, RuntimeError) as error:
             raise CodecError(f"{name}: {error}") from error
+
+    def _dequantise(self, packed: Quantised, name: str, dtype: torch.dtype) -> torch.Tensor:
+        codes, offset, scale = (part.to(self._device) for part in (packed.codes, packed.offset, packed.scale))
+        there = Quantised(codes, offset, scale, packed.width)
+        return dequantise(there, _AXES[name], self._bits, dtype)
 
 
 def _checked(name: str, entry: ImageKV) -> torch.Tensor:

@@ -1,10 +1,9 @@
-"""A store, and the index of image files beside it, from settings."""
+"""A store from settings."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from store.aliases import AliasIndex
 from store.codec import codec_named
 from store.eviction import POLICIES
 from store.settings import StoreSettings
@@ -22,15 +21,10 @@ def open_store(settings: StoreSettings) -> TieredStore[ImageKV]:
     wishes = Wishes(None if settings.path is None else settings.path / "wishes.json")
     return TieredStore(
         tiers,
-        codec_named(settings.codec),
+        codec_named(settings.codec).on(settings.device),
         settings.decoded_bytes,
         queue_bytes=settings.queue_bytes,
         policy=POLICIES[settings.eviction],
         persist_on_second=settings.persist_on == "second",
         wishes=wishes,
     )
-
-
-def open_aliases(settings: StoreSettings) -> AliasIndex:
-    """The index from image files to images that belongs to the store of these settings."""
-    return AliasIndex(None if settings.path is None else settings.path / "aliases")

@@ -16,8 +16,8 @@ class StoreSettings:
     None.
 
     path: directory of the disk tier. decoded_bytes: entries ready for the device, above the tiers.
-    queue_bytes: entries waiting to be written; beyond it writing is skipped, never waited for. eviction: see
-    `store.eviction.POLICIES`.
+    queue_bytes: entries waiting to be written; beyond it writing is skipped, never waited for. device: where
+    lossy codecs decode. eviction: see `store.eviction.POLICIES`.
     """
 
     path: Path | None = None
@@ -25,6 +25,7 @@ class StoreSettings:
     disk_bytes: int = 8 << 30
     decoded_bytes: int = 1 << 30
     codec: str = "raw"
+    device: str = "cpu"
     redis_url: str | None = None
     redis_cluster: bool = False
     redis_bytes: int = 0

@@ -13,6 +13,10 @@ class RawCodec:
     name = "raw"
     identity = "raw/1"
 
+    def on(self, device: str) -> RawCodec:
+        """Itself: nothing is decoded."""
+        return self
+
     def prepare(self, entry: ImageKV) -> Prepared[ImageKV]:
         return Prepared(entry, lambda: Encoded([buffer_of(name, getattr(entry, name)) for name in FIELDS]))
 

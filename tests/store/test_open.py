@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from store.aliases import ImageName
+from store.codec import codec_named
 from store.entry import ImageKV
 from store.errors import InvalidSettings
-from store.open import open_aliases, open_store
+from store.open import open_store
 from store.settings import StoreSettings
 from store.types import EntryFilter
 from tests.store.samples import key_of
@@ -67,14 +67,14 @@ def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
         open_store(StoreSettings(**wrong))
 
 
-def test_the_index_of_files_lies_beside_the_entries(tmp_path: Path) -> None:
-    settings = StoreSettings(path=tmp_path / "store")
-    name = ImageName(bytes(32), 2, 1)
-    for expected in (None, name):
-        aliases = open_aliases(settings)
-        assert aliases.find(bytes(32)) == expected
-        aliases.add(bytes(32), name)
-        aliases.close()
+def test_lossy_codecs_decode_on_the_device_of_the_settings() -> None:
+    """A device without numbers shows that keys and values go there, and nothing else does."""
+    entry = entry_of(1, tokens=70)
+    for name in ("int8", "int4"):
+        there = codec_named(name).on("meta").prepare(entry).entry
+        assert (there.keys.device.type, there.values.device.type) == ("meta", "meta")
+        assert there.keys.shape == entry.keys.shape and there.features.device.type == "cpu"
+    assert codec_named("raw").on("meta").prepare(entry).entry is entry
 
 
 def test_the_byte_side_does_not_load_torch() -> None:
