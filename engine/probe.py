@@ -14,6 +14,7 @@ from engine.forward import Work, keep
 from engine.kv import RequestKV
 from engine.layout import ImageSpan, Ints, PromptLayout, Query, span_slots, tail_query
 from engine.policies.base import EMPTY, SHORTLIST_EXTRA, Probe, ScorePlan, top
+from engine.policies.conduit import damped
 from engine.restore import stored_norms
 from engine.rope import rotate
 from engine.rows import PromptRows
@@ -65,7 +66,10 @@ class Prober:
         if plan.value_mode in ("per_head", "wo"):
             listed = torch.arange(len(candidates), device=device)
             if plan.shortlist:
-                listed = top((mass * norms).mean(0), plan.shortlist * count + SHORTLIST_EXTRA)
+                flat = (mass * norms).mean(0)
+                listed = top(
+                    damped(flat, candidates.image, plan.damping), plan.shortlist * count + SHORTLIST_EXTRA
+                )
             contribution = self._contribution(candidates, plan, by_head, listed)
         deviation = self._deviation(candidates) if plan.deviation else EMPTY
         return Probe(mass, norms, candidates.image, contribution, deviation)

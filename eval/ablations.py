@@ -1,4 +1,4 @@
-"""One change at a time to CONDUIT's rule, on the sets where rules differ: `python -m eval.ablations`.
+"""One change at a time to CONDUIT's rule, on the sets where rules differ most: `python -m eval.ablations`.
 
 Table 4's form (image weight), Table 5's form (without the image coefficient, without value norms) and the other choices
 in the order of refresh.md 8.4. Shares prompts and rows with `eval.shifted_prefix`. Writes `results/ablations.json`.
@@ -22,7 +22,7 @@ from eval.trial import Arm
 
 RATIOS = (0.02, 0.05, 0.10)
 PROMPTS = 500
-DEFAULT_SETS = ("two_hop", "distractor", "system")
+DEFAULT_SETS = ("page_order", "question_first", "two_hop")
 
 
 def _conduit(name: str, **options: object) -> Arm:
@@ -45,11 +45,15 @@ ABLATIONS = (
     _conduit("span_last_4", query_span="last_4"),
     _conduit("min_1_per_image", min_per_image=1),
     _conduit("conduit_paper", preset="paper"),
+    Arm("impact", "impact"),
+    Arm("impact_undamped", "impact", (("image_damping", 0.0),)),
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--prompts", type=int, default=PROMPTS, help="prompts per set")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(DEFAULT_SETS))
     options = parser.parse_args(arguments)

@@ -75,13 +75,17 @@ def accuracies(rows: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     kinds = np.asarray([row["kind"] for row in rows.values()])
     for name in NAMES:
         right = np.asarray([row[name] for row in rows.values()], dtype=np.float64)
-        by_kind = {kind: round(float(right[kinds == kind].mean()), 4) for kind in KINDS if (kinds == kind).any()}
+        by_kind = {
+            kind: round(float(right[kinds == kind].mean()), 4) for kind in KINDS if (kinds == kind).any()
+        }
         found[name] = {"accuracy": mean_interval(right).as_list(), "by_kind": by_kind}
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--prompts", type=int, default=PROMPTS)
     options = parser.parse_args(arguments)
     keep_large_blocks_apart()

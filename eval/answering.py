@@ -48,7 +48,12 @@ class Answerer:
         return cls(family, chat, KVPool(family.shape, family.dtype, family.device))
 
     def answer(
-        self, messages: Sequence[Message], pictures: Sequence[np.ndarray], policy: Policy, ratio: float, tokens: int
+        self,
+        messages: Sequence[Message],
+        pictures: Sequence[np.ndarray],
+        policy: Policy,
+        ratio: float,
+        tokens: int,
     ) -> str:
         """`pictures` upright RGB uint8 [height, width, 3], in the order that the messages number them."""
         grids = [self.family.grid(p.shape[1], p.shape[0]) for p in pictures]

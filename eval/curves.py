@@ -27,7 +27,9 @@ def draw_curves(file: Path, title: str, label: str, curves: Mapping[str, Points]
         shares, means, lows, highs = zip(*points, strict=True)
         style = "-" if name in QUERY_DRIVEN else ":" if name in CONTROLS else "--"
         color = "0.55" if name in CONTROLS else None
-        (line,) = axes.plot([100 * s for s in shares], means, style, color=color, marker="o", ms=3, label=name)
+        (line,) = axes.plot(
+            [100 * s for s in shares], means, style, color=color, marker="o", ms=3, label=name
+        )
         axes.fill_between([100 * s for s in shares], lows, highs, color=line.get_color(), alpha=0.12, lw=0)
     if full is not None:
         axes.axhline(full, color="0.3", lw=0.8)

@@ -77,7 +77,9 @@ def conversation(example: Example) -> list[Message]:
     return found
 
 
-def draw(kind: str, prompts: range, seed: int, pages: tuple[int, int] = (FEWEST_PAGES, MAX_PAGES)) -> Iterator[Example]:
+def draw(
+    kind: str, prompts: range, seed: int, pages: tuple[int, int] = (FEWEST_PAGES, MAX_PAGES)
+) -> Iterator[Example]:
     """Examples number `prompts` of a kind: each from its own generator, so that any part can be drawn alone."""
     for number in prompts:
         rng = np.random.default_rng([seed, _code(kind), number])

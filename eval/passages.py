@@ -11,17 +11,79 @@ from typing import Final
 
 import numpy as np
 
-_WOMEN: Final = ("Maria Lopez", "Ingrid Dahl", "Amara Obi", "Helen Ward", "Yuki Tanaka", "Clara Weiss", "Nadia Petrova")
-_MEN: Final = ("Tom Becker", "Omar Haddad", "Luca Romano", "Peter Novak", "Samuel Reed", "Kenji Mori", "Erik Lund")
-_JOBS: Final = ("chemist", "baker", "pilot", "gardener", "judge", "sailor", "teacher", "violinist", "doctor", "miner")
-_TOWNS: Final = ("Lima", "Oslo", "Lagos", "Boston", "Kyoto", "Vienna", "Cairo", "Prague", "Dublin", "Athens", "Quito")
-_SINCE: Final = ("for nine years", "since the flood", "since last spring", "for most of a long life", "since 1994")
+_WOMEN: Final = (
+    "Maria Lopez",
+    "Ingrid Dahl",
+    "Amara Obi",
+    "Helen Ward",
+    "Yuki Tanaka",
+    "Clara Weiss",
+    "Nadia Petrova",
+)
+_MEN: Final = (
+    "Tom Becker",
+    "Omar Haddad",
+    "Luca Romano",
+    "Peter Novak",
+    "Samuel Reed",
+    "Kenji Mori",
+    "Erik Lund",
+)
+_JOBS: Final = (
+    "chemist",
+    "baker",
+    "pilot",
+    "gardener",
+    "judge",
+    "sailor",
+    "teacher",
+    "violinist",
+    "doctor",
+    "miner",
+)
+_TOWNS: Final = (
+    "Lima",
+    "Oslo",
+    "Lagos",
+    "Boston",
+    "Kyoto",
+    "Vienna",
+    "Cairo",
+    "Prague",
+    "Dublin",
+    "Athens",
+    "Quito",
+)
+_SINCE: Final = (
+    "for nine years",
+    "since the flood",
+    "since last spring",
+    "for most of a long life",
+    "since 1994",
+)
 _PETS: Final = ("cat", "dog", "parrot", "horse", "rabbit", "goat", "turtle")
-_NAMES: Final = ("Pixel", "Biscuit", "Comet", "Ginger", "Marble", "Pepper", "Saturn", "Velvet", "Copper", "Maple")
+_NAMES: Final = (
+    "Pixel",
+    "Biscuit",
+    "Comet",
+    "Ginger",
+    "Marble",
+    "Pepper",
+    "Saturn",
+    "Velvet",
+    "Copper",
+    "Maple",
+)
 _COLORS: Final = ("red", "blue", "green", "yellow", "white", "black", "purple", "orange")
 _THINGS: Final = ("boat", "bicycle", "house", "coat", "car", "tent", "piano")
 _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_PLACES: Final = ("the old harbour", "a small island", "the city library", "the north market", "a quiet village")
+_PLACES: Final = (
+    "the old harbour",
+    "a small island",
+    "the city library",
+    "the north market",
+    "a quiet village",
+)
 _INSTRUCTIONS: Final = (
     "Answer with one word.",
     "You are given notes about three people. Answer in a single word.",
@@ -71,7 +133,13 @@ def draw_asked(number: int, seed: int) -> Asked:
         (f"Which animal does {name} keep?", f"{name} keeps a", pets[asked]),
         (f"What colour is the {things[asked]} of {name}?", f"The {things[asked]} is", colors[asked]),
         (f"On which day is {name} free?", f"{name} is free on", days[asked]),
-        (f"From which town is the owner of {names[asked]}?", f"The owner of {names[asked]} is from", towns[asked]),
+        (
+            f"From which town is the owner of {names[asked]}?",
+            f"The owner of {names[asked]} is from",
+            towns[asked],
+        ),
         (f"What does the owner of the {colors[asked]} {things[asked]} do?", "The owner is a", jobs[asked]),
     ][int(rng.integers(6))]
-    return Asked(_INSTRUCTIONS[int(rng.integers(len(_INSTRUCTIONS)))], tuple(passages), question, lead, answer)
+    return Asked(
+        _INSTRUCTIONS[int(rng.integers(len(_INSTRUCTIONS)))], tuple(passages), question, lead, answer
+    )

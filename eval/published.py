@@ -65,7 +65,9 @@ class SetRun:
         return found
 
 
-def run_set(answerer: Answerer, name: str, folder: Path, most: int | None, settings: dict[str, Any]) -> dict[str, Any]:
+def run_set(
+    answerer: Answerer, name: str, folder: Path, most: int | None, settings: dict[str, Any]
+) -> dict[str, Any]:
     dataset = DATASETS[name].open(folder)
     samples = list(dataset.samples())[:most]
     run = SetRun(answerer, dataset, samples)
@@ -87,9 +89,13 @@ def shares_of_full(tables: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", type=Path, required=True, help="folder of a checkpoint")
-    parser.add_argument("--data", type=Path, required=True, help="folder with the sets, each in its published layout")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder with the sets, each in its published layout"
+    )
     parser.add_argument("--sets", nargs="+", choices=sorted(DATASETS), default=sorted(DATASETS))
     parser.add_argument("--samples", type=int, help="only the first so many of each set")
     parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16", "float16"))

@@ -36,7 +36,9 @@ def provenance(name: str, found: Result) -> str:
     machine = found["machine"]
     versions = f"torch {machine['torch']}, transformers {machine['transformers']}"
     where = f"{machine['cpu']}, {machine['cores']} cores, one thread a process, {machine['accelerator'] or 'no GPU'}"
-    return f"`python -m eval.{name}`, {found['date'][:10]}, commit {found['commit'][:9]}, {where}, {versions}."
+    return (
+        f"`python -m eval.{name}`, {found['date'][:10]}, commit {found['commit'][:9]}, {where}, {versions}."
+    )
 
 
 def curves_of(figures: Mapping[str, Any], field: str) -> dict[str, Points]:
@@ -104,11 +106,16 @@ def ablation_section(found: Result) -> list[str]:
     lines += ["The paper's image weights (its Table 4, 3B, r = .10, five-set average):", ""]
     lines += table([f"{weight:g}" for weight in LAMBDA_SWEEP], [[f"{v:.2f}" for v in LAMBDA_SWEEP.values()]])
     lines += ["The paper's ablations (its Table 5):", ""]
-    return lines + table(["backbone", "CONDUIT", "without image coefficient", "without values"], ABLATION_ROWS)
+    return lines + table(
+        ["backbone", "CONDUIT", "without image coefficient", "without values"], ABLATION_ROWS
+    )
 
 
 def residual_section(found: Result) -> list[str]:
-    lines = ["E(random) / E(rule), all layers together; the larger the better. The paper's row is its Table 11.", ""]
+    lines = [
+        "E(random) / E(rule), all layers together; the larger the better. The paper's row is its Table 11.",
+        "",
+    ]
     ratios = found["ratios"]
     shares = ("5", "10", "20", "30", "50")
     for kind, figures in found["figures"].items():
@@ -118,8 +125,15 @@ def residual_section(found: Result) -> list[str]:
                 cells = [f"{ratios[f'{kind}.{form}.{rule}.r{s}.over_random']:.2f}" for s in shares]
                 rows.append([f"{form}: {rule}", *cells])
         correlation = ", ".join(f"{c:.3f}" for c in figures["rank_correlation_by_layer"])
-        lines += [f"### {kind}, n = {figures['n']}", "", *table(["rule", *(f"r = {s} %" for s in shares)], rows)]
-        lines += [f"Rank correlation of attention and attention x value norm, layer by layer: {correlation}.", ""]
+        lines += [
+            f"### {kind}, n = {figures['n']}",
+            "",
+            *table(["rule", *(f"r = {s} %" for s in shares)], rows),
+        ]
+        lines += [
+            f"Rank correlation of attention and attention x value norm, layer by layer: {correlation}.",
+            "",
+        ]
     return lines + table(["paper", *(f"r = {s} %" for s in shares)], RESIDUAL_ROWS)
 
 

@@ -103,7 +103,9 @@ class Residual:
         """Weights of the query rows on the candidates under full prefill: [heads, rows, candidates]."""
         length, shape = self._layout.length, self._family.shape
         rows = torch.arange(length - self._asking, length)
-        mask = torch.zeros(len(rows), length).masked_fill_(torch.arange(length) > rows[:, None], float("-inf"))
+        mask = torch.zeros(len(rows), length).masked_fill_(
+            torch.arange(length) > rows[:, None], float("-inf")
+        )
         keys = self._full_keys[layer, :, :length]
         weights = attention_weights(self.full.queries[layer], keys, mask.repeat(shape.group, 1))
         return weights.view(shape.heads, len(rows), -1)[:, :, self._slots]
@@ -132,7 +134,9 @@ class ResidualRows:
     @torch.inference_mode()
     def row(self, number: int, missing: Collection[str]) -> dict[str, Any]:
         (example,) = draw(self._kind, range(number, number + 1), SEED)
-        trial = Trial(self._reader.family, self._reader.pool, self._reader.prompt(example, example.question.text))
+        trial = Trial(
+            self._reader.family, self._reader.pool, self._reader.prompt(example, example.question.text)
+        )
         try:
             return self._measure(trial, number)
         finally:
@@ -180,7 +184,9 @@ def ratios_of(rows: dict[int, dict[str, Any]]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--prompts", type=int, default=PROMPTS, help="prompts per set")
     options = parser.parse_args(arguments)
     keep_large_blocks_apart()
@@ -196,7 +202,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = ratios_of(rows)
             ratios |= {f"{kind}.{name}": round(entry["all"], 3) for name, entry in found.items()}
             correlation = np.nanmean([row["correlation"] for row in rows.values()], axis=0)
-            figures[kind] = {"n": len(rows), "rank_correlation_by_layer": correlation.round(4).tolist(), **found}
+            figures[kind] = {
+                "n": len(rows),
+                "rank_correlation_by_layer": correlation.round(4).tolist(),
+                **found,
+            }
         print(write_result(__file__, settings | {"prompts_per_set": options.prompts}, ratios, figures))
     except NotMeasured as error:
         print(f"not measured: {error}", file=sys.stderr)

@@ -45,7 +45,9 @@ class PageSweep:
             trial.close()
 
 
-def sweep_set(reader: PageReader, kind: str, prompts: int, arms: Sequence[Arm], ratios: Sequence[float]) -> Table:
+def sweep_set(
+    reader: PageReader, kind: str, prompts: int, arms: Sequence[Arm], ratios: Sequence[float]
+) -> Table:
     """Arms at ratios on one set; what an earlier run measured is taken over."""
     sweep = PageSweep(reader, kind, arms, ratios)
     recording = Recording(WORK / "shifted_prefix" / f"{kind}.jsonl", drawn_by())

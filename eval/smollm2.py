@@ -69,7 +69,9 @@ class Llama:
     def project(self, layer: int, hidden: torch.Tensor) -> Projection:
         block = self._decoder.layers[layer]
         normed, attention = block.input_layernorm(hidden), block.self_attn
-        return Projection(*(self._by_head(p(normed)) for p in (attention.q_proj, attention.k_proj, attention.v_proj)))
+        return Projection(
+            *(self._by_head(p(normed)) for p in (attention.q_proj, attention.k_proj, attention.v_proj))
+        )
 
     def project_kv(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         block = self._decoder.layers[layer]

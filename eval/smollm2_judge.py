@@ -50,10 +50,14 @@ class ChunkSweep:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--prompts", type=int, default=PROMPTS)
     parser.add_argument("--prefixes", nargs="+", choices=PREFIXES, default=["template"])
-    parser.add_argument("--cache", type=Path, default=WORK / "smollm2", help="where the unpacked weights are kept")
+    parser.add_argument(
+        "--cache", type=Path, default=WORK / "smollm2", help="where the unpacked weights are kept"
+    )
     options = parser.parse_args(arguments)
     keep_large_blocks_apart()
     torch.set_num_threads(1)
@@ -62,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for prefix in options.prefixes:
             sweep = ChunkSweep(ChunkReader.load(prefix, options.cache))
-            recording = Recording(WORK / "smollm2_judge" / f"{prefix}.jsonl", {"seed": SEED, "prefix": prefix})
+            recording = Recording(
+                WORK / "smollm2_judge" / f"{prefix}.jsonl", {"seed": SEED, "prefix": prefix}
+            )
             rows = recording.complete(range(options.prompts), columns(JUDGED, RATIOS), sweep.row, prefix)
             table = Table.of(rows)
             table.check_ends()

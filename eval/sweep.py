@@ -84,7 +84,9 @@ class Table:
             }
             against = f"{anchor}.{name.split('.', 1)[1]}"
             if against in self.by_cell and against != name:
-                entry["accuracy_minus_" + anchor] = mean_interval(self.right(name) - self.right(against)).as_list()
+                entry["accuracy_minus_" + anchor] = mean_interval(
+                    self.right(name) - self.right(against)
+                ).as_list()
                 entry["kl_minus_" + anchor] = mean_interval(self.kl(name) - self.kl(against)).as_list()
             found[name] = entry
         return found

@@ -43,7 +43,6 @@ class Prompt:
         return self.layout.length + max(len(self.foreign.ids), len(self.layout.query.ids))
 
 
-
 class SharedProber(Prober):
     """Remembers its scoring passes. The paper's stage 1 is not remembered: it leaves KV that the prefill needs."""
 
@@ -81,7 +80,12 @@ class Trial:
         # Scoring passes and batched passes leave visual KV as it was restored; the runs behind them do not.
         candidates = self.own.restore(self.prompt.entries, REFERENCE, 0.5)
         for number, (policy, ratio) in enumerate(runs):
-            if isinstance(policy, SelectingPolicy) and policy.keeps_exact and policy.refresh_text and ratio < 1:
+            if (
+                isinstance(policy, SelectingPolicy)
+                and policy.keeps_exact
+                and policy.refresh_text
+                and ratio < 1
+            ):
                 slots = self._asked(policy).choose(candidates, policy, ratio)
                 _, numbers = chosen.setdefault(len(slots), {}).setdefault(slots.tobytes(), (slots, []))
                 numbers.append(number)

@@ -31,7 +31,8 @@ class ScorePlan:
     span: whose attention counts, "user" (last user message and template end) or "tail" (all text behind the last
     image). last: only that many rows at the end of the span (None: all). value_mode: "per_head" and "wo" ask for
     `Probe.contribution`. shortlist: the contribution of the best `shortlist` x budget + `SHORTLIST_EXTRA` candidates by
-    mass x norm is enough, the others' is zero (0: all are wanted). deviation: ask for `Probe.deviation`.
+    mass x norm is enough, the others' is zero (0: all are wanted); `damping` holds back images that score high when the
+    list is drawn up. deviation: ask for `Probe.deviation`.
     """
 
     layers: tuple[int, ...]
@@ -40,6 +41,7 @@ class ScorePlan:
     last: int | None = None
     value_mode: str = "flat"
     shortlist: int = 0
+    damping: float = 0.0
     deviation: bool = False
 
 

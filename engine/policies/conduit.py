@@ -125,6 +125,13 @@ def image_coefficients(scores: torch.Tensor, image: torch.Tensor, weight: float)
     return (1 - weight) + weight * means / overall
 
 
+def damped(scores: torch.Tensor, image: torch.Tensor, damping: float) -> torch.Tensor:
+    """Scores divided by the coefficients that CONDUIT would multiply with: images that score high are held back."""
+    coefficients = image_coefficients(scores, image, damping)
+    # An image that scores nothing keeps its zeros, whatever the damping.
+    return scores / coefficients.clamp(min=torch.finfo(scores.dtype).tiny)[image]
+
+
 def favour_each_image(scores: torch.Tensor, image: torch.Tensor, tokens: int) -> torch.Tensor:
     """Scores in which the best `tokens` of every image stand before all others, the order otherwise unchanged.
 

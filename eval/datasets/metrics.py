@@ -14,7 +14,20 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-UNITS = ("kg", "meters", "acres", "minutes", "miles", "mile", "feet", "million", "thousand", "billion", "mm", "m")
+UNITS = (
+    "kg",
+    "meters",
+    "acres",
+    "minutes",
+    "miles",
+    "mile",
+    "feet",
+    "million",
+    "thousand",
+    "billion",
+    "mm",
+    "m",
+)
 NUMBER = re.compile(r"-?\d+(?:\.\d*)?|-?\.\d+")
 # References that only a literal match satisfies: links, files, pages, phone numbers, times, dates, addresses.
 LITERAL = tuple(
@@ -83,7 +96,11 @@ def document_score(answer: str, output: str, kind: str) -> float:
 
 
 def _list_score(items: list[Any], output: str) -> float:
-    merged = [item for item in items if isinstance(item, str) and _kind_of(item) == "String" and not _is_literal(item)]
+    merged = [
+        item
+        for item in items
+        if isinstance(item, str) and _kind_of(item) == "String" and not _is_literal(item)
+    ]
     others = [item for item in items if item not in merged]
     joined = " ".join(merged).strip()
     wanted: list[Any] = [joined, *others] if joined else others

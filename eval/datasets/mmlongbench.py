@@ -83,7 +83,11 @@ class EntitySet(_Release):
 
     def _sample(self, number: int, row: Mapping[str, Any]) -> Sample:
         passages = "\n\n".join(f"Document (Title: {c['title']}): {c['text']}" for c in row["ctxs"])
-        parts = (f"{ENTITY_TASK}{passages}\n\nQuestion: ", self._picture(row["image"]), f"{row['question']}\nAnswer:")
+        parts = (
+            f"{ENTITY_TASK}{passages}\n\nQuestion: ",
+            self._picture(row["image"]),
+            f"{row['question']}\nAnswer:",
+        )
         return Sample(str(row.get("id", number)), parts, {"answers": _flat(row["answer"])})
 
     def score(self, sample: Sample, output: str) -> float:
@@ -104,7 +108,9 @@ def _open(kind: type[_Release], name: str, pattern: str, folder: Path) -> _Relea
         if found:
             images = folder / "mmlb_image"
             return kind(name, found[0], images if images.is_dir() else folder)
-    raise FileNotFoundError(f"{name}: no file {pattern.format(name=name, length='<length>')} under the folder")
+    raise FileNotFoundError(
+        f"{name}: no file {pattern.format(name=name, length='<length>')} under the folder"
+    )
 
 
 _DOCUMENTS, _ENTITIES = "**/documentQA/{name}_K{length}.jsonl", "**/vrag/{name}_K{length}_dep*.jsonl"

@@ -101,12 +101,16 @@ class OCRBench(_Table):
         answers = ast.literal_eval(sample.truth["answer"])
         said = output.strip().replace("\n", " ")
         if sample.truth["category"] == FORMULA:
-            return float(any(a.strip().replace("\n", " ").replace(" ", "") in said.replace(" ", "") for a in answers))
+            return float(
+                any(a.strip().replace("\n", " ").replace(" ", "") in said.replace(" ", "") for a in answers)
+            )
         return float(any(a.lower().strip().replace("\n", " ") in said.lower() for a in answers))
 
     def summary(self, answered: Sequence[tuple[Sample, str]]) -> Score:
         scores = [(sample.truth["category"], self.score(sample, output)) for sample, output in answered]
-        found = {name: sum(s for category, s in scores if category == name) for name in {c for c, _ in scores}}
+        found = {
+            name: sum(s for category, s in scores if category == name) for name in {c for c, _ in scores}
+        }
         total = sum(score for _, score in scores)
         return {"final_score": total, "share": 100 * total / len(scores), **dict(sorted(found.items()))}
 
@@ -126,7 +130,12 @@ class POPE(_Table):
         recall = both / max(1, sum(truth for truth, _ in pairs))
         f1 = 2 * precision * recall / (precision + recall) if both else 0.0
         accuracy = mean([self.score(sample, output) for sample, output in answered])
-        return {"f1": 100 * f1, "accuracy": 100 * accuracy, "precision": 100 * precision, "recall": 100 * recall}
+        return {
+            "f1": 100 * f1,
+            "accuracy": 100 * accuracy,
+            "precision": 100 * precision,
+            "recall": 100 * recall,
+        }
 
 
 def inferred_choice(output: str, choices: Mapping[str, str]) -> str | None:
@@ -164,4 +173,6 @@ for _name, _kind, _pattern in (
     ("ocrbench", OCRBench, "OCRBench*.tsv"),
     ("pope", POPE, "POPE*.tsv"),
 ):
-    DATASETS[_name] = Reader(partial(_open, _kind, _name, _pattern), f"{_pattern}, pictures inside", SOURCE, "one")
+    DATASETS[_name] = Reader(
+        partial(_open, _kind, _name, _pattern), f"{_pattern}, pictures inside", SOURCE, "one"
+    )

@@ -35,6 +35,7 @@ def service(model_path: Path, tmp_path: Path) -> Iterator[ServiceProcess]:
         "decoded_bytes": "8MiB",
         "disk_bytes": "32MiB",
         "url_cache_bytes": "1MiB",
+        "upload_cache_bytes": "1MiB",
     }
     with ServiceProcess(tmp_path, model=str(model_path), threads="1", **budgets) as started:
         yield started
@@ -57,9 +58,10 @@ def requests(url: str, count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def resident(pid: int) -> int:
-    """Bytes of resident memory of a process and all below it."""
+    """Bytes of resident memory of a process and all below it. Pages of mapped files are left out: the disk tier's
+    file is mapped, grows up to its budget, and its pages are the system's to take back."""
     status = Path(f"/proc/{pid}/status").read_text()
-    own = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+    own = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return own * 1024 + sum(resident(int(child)) for child in children)
 

@@ -121,7 +121,15 @@ def test_prefix_and_substring() -> None:
 
 def test_multiple_choice_counts_rotated_copies_as_one(tmp_path: Path) -> None:
     image = base64.b64encode(png()).decode()
-    row = {"index": "5", "image": image, "question": "Which?", "hint": "look", "A": "cat", "B": "dog", "answer": "A"}
+    row = {
+        "index": "5",
+        "image": image,
+        "question": "Which?",
+        "hint": "look",
+        "A": "cat",
+        "B": "dog",
+        "answer": "A",
+    }
     turned = row | {"index": "1000005", "image": "5", "A": "dog", "B": "cat", "answer": "B"}
     other = row | {"index": "6", "answer": "B"}
     write_table(tmp_path / "MMBench_DEV_EN.tsv", [r | {"category": "animals"} for r in (row, turned, other)])
@@ -132,7 +140,10 @@ def test_multiple_choice_counts_rotated_copies_as_one(tmp_path: Path) -> None:
         "Please select the correct answer from the options above. \n"
     )
     assert [s.parts[0].pixels().shape for s in samples] == [(8, 12, 3)] * 3  # type: ignore[union-attr]
-    assert dataset.summary(list(zip(samples, ["A", "B", "B."], strict=True))) == {"overall": 100.0, "animals": 100.0}
+    assert dataset.summary(list(zip(samples, ["A", "B", "B."], strict=True))) == {
+        "overall": 100.0,
+        "animals": 100.0,
+    }
     assert dataset.summary(list(zip(samples, ["A", "A", "B"], strict=True)))["overall"] == 50.0
 
 
@@ -164,7 +175,8 @@ def test_mmstar_ocrbench_and_pope(tmp_path: Path) -> None:
         ],
     )
     write_table(
-        tmp_path / "POPE.tsv", [base | {"answer": a, "category": "random"} for a in ("Yes", "Yes", "No", "No")]
+        tmp_path / "POPE.tsv",
+        [base | {"answer": a, "category": "random"} for a in ("Yes", "Yes", "No", "No")],
     )
     star, ocr, pope = (DATASETS[name].open(tmp_path) for name in ("mmstar", "ocrbench", "pope"))
     assert star.summary([(next(star.samples()), "A")])["overall"] == 100.0

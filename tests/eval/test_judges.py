@@ -52,13 +52,9 @@ def test_text_chunks_go_through_the_engine_as_images(llama: Llama) -> None:
     ids, spans = place(marked, 0, [(i, 1, len(chunk)) for i, chunk in enumerate(chunks)])
     positions, following = positions_of(len(ids), spans)
     assert positions[2].tolist() == list(range(len(ids))) and following == len(ids)
-    layout = PromptLayout(
-        ids, spans, positions, following, tail_query(ids, positions, spans[-1].stop), ()
-    )
+    layout = PromptLayout(ids, spans, positions, following, tail_query(ids, positions, spans[-1].stop), ())
     features = [llama.embed(torch.tensor(chunk))[None] for chunk in chunks]
-    entries = [
-        compile_image(llama, pool, [2], found, Grid(1, found.shape[1]), Work()) for found in features
-    ]
+    entries = [compile_image(llama, pool, [2], found, Grid(1, found.shape[1]), Work()) for found in features]
     plain = ids.copy()
     for span, chunk in zip(spans, chunks, strict=True):
         plain[span.start : span.stop] = chunk

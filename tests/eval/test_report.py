@@ -59,7 +59,8 @@ def test_all_sections(swept: dict[str, Any], tmp_path: Path) -> None:
     names = ("full.r100", "reuse.r0", "conduit.r5", "conduit.r10", "conduit.r20", "random.r10")
     accuracy = HEAD | {"figures": {"n": 9, **dict.fromkeys(names, by_kind)}, "ratios": {}}
     rows = {
-        n: {f"{rule}.r{100 * r:g}": [[0, 2.0], [0, 1.0 + n]] for rule in RULES for r in RATIOS} for n in range(2)
+        n: {f"{rule}.r{100 * r:g}": [[0, 2.0], [0, 1.0 + n]] for rule in RULES for r in RATIOS}
+        for n in range(2)
     }
     found = ratios_of(rows)
     ratios = {f"two_hop.{name}": value["all"] for name, value in found.items()}

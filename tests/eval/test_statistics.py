@@ -17,7 +17,9 @@ def test_interval_holds_the_mean_and_shrinks_with_n() -> None:
         found = mean_interval(values)
         assert found.mean == pytest.approx(values.mean())
         assert found.low < found.mean < found.high
-        assert found.high - found.low == pytest.approx(2 * 1.96 * values.std() / math.sqrt(len(values)), rel=0.2)
+        assert found.high - found.low == pytest.approx(
+            2 * 1.96 * values.std() / math.sqrt(len(values)), rel=0.2
+        )
     assert mean_interval(few) == mean_interval(few)
 
 

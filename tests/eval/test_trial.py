@@ -33,7 +33,9 @@ def alone(bench: Bench, prompt: Prompt, arm: str, ratio: float) -> torch.Tensor:
         grids = [bench.family.grid(p.shape[1], p.shape[0]) for p in PICTURES]
         layout = bench.prompt.layout(SHIFTED, grids, "Is it raining there?")
     kv = bench.pool._allocate(layout.length + 100)
-    return Prefill(bench.family, kv, layout, prompt.features, Work()).reuse(prompt.entries, policy, ratio).logits
+    return (
+        Prefill(bench.family, kv, layout, prompt.features, Work()).reuse(prompt.entries, policy, ratio).logits
+    )
 
 
 @torch.no_grad()
