@@ -18,6 +18,9 @@ from eval.paper import ABLATION_ROWS, FIVE_SETS, LAMBDA_SWEEP, RESIDUAL_ROWS
 RESULTS = Path(__file__).parent / "results"
 SCRIPTS = ("accuracy", "shifted_prefix", "ablations", "residual", "smollm2_judge", "published")
 
+# Percentage points that a new default may at most be worse by.
+WORST_POINTS = 0.5
+
 Result = Mapping[str, Any]
 
 
@@ -98,6 +101,37 @@ def sweep_section(found: Result, *, name: str, field: str, results: Path) -> lis
     return lines
 
 
+def verdict_section(found: Result) -> list[str]:
+    """`impact` against `conduit` by the rule for changing the default: at equal budget nowhere more than half a point
+    worse (paired 95 % interval), and better on at least two sets."""
+    better, doubtful, rows = set(), [], []
+    for kind, figures in found["figures"].items():
+        for name, entry in figures.items():
+            if not name.startswith("impact.r"):
+                continue
+            mean, low, high = (100 * x for x in entry["accuracy_minus_conduit"])
+            if low > 0:
+                better.add(kind)
+            if low < -WORST_POINTS:
+                doubtful.append(f"{kind} at {name.removeprefix('impact.')}")
+            if (mean, low, high) != (0, 0, 0):
+                rows.append([kind, name.removeprefix("impact.r"), f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"])
+    met = len(better) >= 2 and not doubtful
+    lines = [
+        "Accuracy of `impact` minus `conduit`, percentage points, paired 95 % interval; cells without any",
+        "",
+    ]
+    lines[0] += " difference are left out."
+    lines += table(["set", "r, %", "difference"], rows)
+    lines += [f"Better on: {', '.join(sorted(better)) or 'no set'}. ", ""]
+    lines += [f"Not shown to be within {WORST_POINTS} points: {', '.join(doubtful) or 'nowhere'}.", ""]
+    return [
+        *lines,
+        f"The rule for changing the default is {'met' if met else 'not met'} by these figures.",
+        "",
+    ]
+
+
 def ablation_section(found: Result) -> list[str]:
     lines = []
     for kind, figures in found["figures"].items():
@@ -172,6 +206,8 @@ def page(found: Mapping[str, Result], results: Path) -> str:
             lines += [provenance(name, found[name]), "", *section(found[name])]
         else:
             lines += [f"Not measured here. `python -m eval.{name}` measures it.", ""]
+    if "shifted_prefix" in found:
+        lines += ["## Our rule against CONDUIT's", "", *verdict_section(found["shifted_prefix"])]
     return "\n".join([*lines, *paper_section()]).rstrip() + "\n"
 
 

@@ -49,6 +49,7 @@ def test_page_shows_what_was_measured_and_names_what_was_not(swept: dict[str, An
     assert "n = 9, full prefill 90.0 [88.0, 92.0] %" in text
     assert "Not measured here. `python -m eval.residual` measures it." in text
     assert "![two_hop](pages_two_hop.svg)" in text and "a CPU, 2 cores" in text
+    assert "| two_hop | 5 | +10.0 [+9.0, +11.0] |" in text and "is not met by these figures" in text
     drawn = (tmp_path / "pages_two_hop.svg").read_bytes()
     page({"shifted_prefix": swept}, tmp_path)
     assert (tmp_path / "pages_two_hop.svg").read_bytes() == drawn
