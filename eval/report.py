@@ -62,9 +62,15 @@ def cells_table(figures: Mapping[str, Any], field: str, scale: float, digits: in
     rows = [["reuse", *[f"{scale * figures['reuse.r0'][field][0]:.{digits}f}"] * len(shares)]]
     for arm in dict.fromkeys(name.split(".r", 1)[0] for name in figures if ".r" in name):
         if arm not in ("reuse", "everything"):
-            entries = [figures[f"{arm}.r{share}"] for share in shares]
-            rows.append([arm, *(f"{scale * e[field][0]:.{digits}f}{_mark(e, field)}" for e in entries)])
+            cells = [_cell(figures.get(f"{arm}.r{share}"), field, scale, digits) for share in shares]
+            rows.append([arm, *cells])
     return table(["policy", *(f"r = {share} %" for share in shares)], rows)
+
+
+def _cell(entry: Mapping[str, Any] | None, field: str, scale: float, digits: int) -> str:
+    if entry is None:
+        return "not tried"
+    return f"{scale * entry[field][0]:.{digits}f}{_mark(entry, field)}"
 
 
 def _mark(entry: Mapping[str, Any], field: str) -> str:

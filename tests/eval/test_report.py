@@ -39,6 +39,7 @@ def entry(accuracy: float, difference: float | None = None) -> dict[str, list[fl
 def swept() -> dict[str, Any]:
     cells = {cell(arm.name, r): entry(0.5 + r, 0.1) for arm in ARMS for r in (0.05, 0.1)}
     cells["conduit.r10"] = entry(0.61)
+    del cells["kvshare.r5"]
     figures = {"n": 9, "full_accuracy": [0.9, 0.88, 0.92], "reuse.r0": entry(0.2), **cells}
     return HEAD | {"figures": {"two_hop": figures}, "ratios": {"two_hop.conduit.r10": 0.61 / 0.9}}
 
@@ -46,6 +47,7 @@ def swept() -> dict[str, Any]:
 def test_page_shows_what_was_measured_and_names_what_was_not(swept: dict[str, Any], tmp_path: Path) -> None:
     text = page({"shifted_prefix": swept}, tmp_path)
     assert "| conduit | 55.0 + | 61.0 |" in text and "| impact | 55.0 + | 60.0 + |" in text
+    assert "| kvshare | not tried | 60.0 + |" in text
     assert "n = 9, full prefill 90.0 [88.0, 92.0] %" in text
     assert "Not measured here. `python -m eval.residual` measures it." in text
     assert "![two_hop](pages_two_hop.svg)" in text and "a CPU, 2 cores" in text
