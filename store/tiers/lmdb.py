@@ -238,6 +238,8 @@ class LmdbTier:
 
     def _retry(self, record: Record, when: float, hold: HoldOf, reason: str) -> None:
         """Once more, with more room. If it is the file system that has none, give up writing for a while."""
+        # Readers that were killed pin every page freed since; the timer may not have come to them yet.
+        self._environment.check_readers()
         try:
             self._delete([record.digest])
             more = max(2 * record.nbytes, self._index.nbytes // 8)

@@ -120,9 +120,10 @@ def test_e1_a_tight_map_never_raises_anything_but_full(tmp_path: Path) -> None:
     tier.close()
 
 
-def test_e4_200_killed_readers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chore_seconds", [0.2, 1000.0], ids=["timer", "writer alone"])
+def test_e4_200_killed_readers(tmp_path: Path, chore_seconds: float) -> None:
     path = tmp_path / "store"
-    tier = LmdbTier(path, 16 * MIB, chore_seconds=0.2)
+    tier = LmdbTier(path, 16 * MIB, chore_seconds=chore_seconds)
     tier.put(record_of(1, MIB), 2000.0, never_held)
     for turn in range(200):
         subprocess.run([sys.executable, "-c", READER, str(path)], check=False)
