@@ -58,10 +58,21 @@ class HealthEndpoint:
         return JSONResponse({"status": "alive", "progress_age_seconds": round(age, 3)})
 
     async def readyz(self) -> JSONResponse:
-        """200 if a request sent now would be worked on; else 503 with the reasons."""
-        reasons = list(self._reasons())
-        body = {"status": "unready" if reasons else "ready", "reasons": reasons}
+        """200 if a request sent now would be worked on; else 503 with the reasons. `degraded` is what is wrong with
+        the store, without which requests are answered all the same."""
+        reasons, stats = list(self._reasons()), await self._stats()
+        degraded = ["the store gives no answer"] if stats is None else list(stats.degraded)
+        body = {"status": "unready" if reasons else "ready", "reasons": reasons, "degraded": degraded}
         return JSONResponse(body, 503 if reasons else 200)
+
+    async def _stats(self) -> StoreStats | None:
+        """None where the store hangs or fails: it must not take what else is known with it."""
+        try:
+            async with asyncio.timeout(_STATS_PATIENCE):
+                return await self._services.client.cache.stats()
+        except Exception:
+            _log.warning("the store gave no figures", exc_info=True)
+            return None
 
     def _reasons(self) -> Iterator[str]:
         status, admission = self._services.client.status(), self._services.admission
@@ -81,14 +92,7 @@ class HealthEndpoint:
 
     async def metrics(self) -> Response:
         """Prometheus text."""
-        stats: StoreStats | None = None
-        try:
-            async with asyncio.timeout(_STATS_PATIENCE):
-                stats = await self._services.client.cache.stats()
-        except Exception:
-            # A store that hangs or fails must not take the other figures with it.
-            _log.warning("the store gave no figures", exc_info=True)
-        text = self._services.metrics.render(self._services.client.status(), stats)
+        text = self._services.metrics.render(self._services.client.status(), await self._stats())
         return Response(text, media_type=CONTENT_TYPE)
 
     async def models(self) -> JSONResponse:

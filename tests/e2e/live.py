@@ -101,6 +101,10 @@ class Live:
         found: dict[str, Any] = self.api.get("/v1/cache/stats").json()
         return found
 
+    def ready(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.api.get("/readyz").json()
+        return found
+
 
 def body(example: Example, base_url: str, cache: dict[str, Any]) -> dict[str, Any]:
     messages = example.messages([page_url(base_url, page) for page in example.pages])

@@ -113,5 +113,5 @@ def check(answer: Answer) -> None:
 
 def nothing_is_left(service: ServiceProcess) -> None:
     with client(service) as api:
-        assert api.get("/readyz").json() == {"status": "ready", "reasons": []}
+        assert api.get("/readyz").json() == {"status": "ready", "reasons": [], "degraded": []}
         assert api.get("/v1/cache/stats").json()["leases"] == 0

@@ -224,6 +224,7 @@ def test_promise_5_a_broken_store_file_is_set_aside_and_the_answer_is_computed(s
     live.restart()
     assert tokens(live.ask(PLAIN)) == tokens(before)
     assert live.stats()["degraded"]
+    assert live.ready()["status"] == "ready" and live.ready()["degraded"] == live.stats()["degraded"]
 
 
 def closed_port() -> int:

@@ -108,6 +108,19 @@ def test_f14_health_tells_the_truth(api: httpx.Client, engine: FakeEngine) -> No
     assert api.get("/readyz").json()["reasons"] == ["the worker makes no progress"]
 
 
+def test_readyz_names_what_is_wrong_with_the_store_and_stays_ready(
+    api: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert api.get("/readyz").json()["degraded"] == []
+
+    async def fail() -> None:
+        raise OSError("no store")
+
+    monkeypatch.setattr(engine.cache, "stats", fail)
+    ready = api.get("/readyz")
+    assert (ready.status_code, ready.json()["degraded"]) == (200, ["the store gives no answer"])
+
+
 def test_readyz_of_an_engine_that_gives_no_reason(api: httpx.Client, engine: FakeEngine) -> None:
     engine.state = dataclasses.replace(engine.state, ready=False)
     assert api.get("/readyz").json()["reasons"] == ["the engine is not ready"]

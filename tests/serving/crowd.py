@@ -125,7 +125,7 @@ def nothing_is_left(api: httpx.Client) -> None:
     """No slot, no lease, nobody waiting, and the service takes requests."""
     until(lambda: running(api) == metric(api, "conduit_num_requests_waiting") == 0, "nobody runs or waits")
     until(lambda: api.get("/v1/cache/stats").json()["leases"] == 0, "no entry is in use")
-    assert api.get("/readyz").json() == {"status": "ready", "reasons": []}
+    assert api.get("/readyz").json() == {"status": "ready", "reasons": [], "degraded": []}
 
 
 def ends_with_one_error(lines: Sequence[str], code: str) -> None:
