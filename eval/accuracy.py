@@ -44,14 +44,13 @@ class Answers:
 
     def __init__(self, reader: PageReader) -> None:
         self._reader = reader
-        (self._end,) = reader.chat.tokenizer.encode("<|im_end|>", add_special_tokens=False).ids
 
     @torch.inference_mode()
     def row(self, number: int, missing: Collection[str]) -> dict[str, Any]:
         kind = KINDS[number % len(KINDS)]
         (example,) = draw(kind, range(number, number + 1), SEED)
         prompt = self._reader.prompt(example, example.question.text)
-        answer = [*self._reader.tokens(example.answer), self._end]
+        answer = self._reader.answer_tokens(example.answer)
         kv = self._reader.pool.take(prompt.slots + len(answer))
         try:
             wanted = [(arm, ratio) for arm, ratio in CELLS if cell(arm.name, ratio) in missing]

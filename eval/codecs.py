@@ -39,19 +39,18 @@ class Answers:
 
     def __init__(self, reader: PageReader) -> None:
         self._reader = reader
-        (self._end,) = reader.chat.tokenizer.encode("<|im_end|>", add_special_tokens=False).ids
 
     @torch.inference_mode()
     def row(self, number: int, missing: Collection[str]) -> dict[str, Any]:
         reader, kind = self._reader, KINDS[number % len(KINDS)]
         (example,) = draw(kind, range(number, number + 1), SEED)
         prompt = reader.prompt(example, example.question.text)
-        answer, layout = [*reader.tokens(example.answer), self._end], prompt.layout
+        answer, layout = reader.answer_tokens(example.answer), prompt.layout
         kv = reader.pool.take(prompt.slots + len(answer))
         right: dict[str, Any] = {"kind": kind}
         try:
             for codec in CODECS:
-                entries = [codec_named(codec).prepare(entry).entry for entry in prompt.entries]
+                entries = [codec_named(codec).roundtrip(entry) for entry in prompt.entries]
                 features = [entry.features for entry in entries]
                 for ratio in RATIOS:
                     found = Prefill(reader.family, kv, layout, features, Work()).reuse(

@@ -58,6 +58,10 @@ class PageReader:
         """Id of the token that a right answer starts with."""
         return self.tokens(answer)[0]
 
+    def answer_tokens(self, answer: str) -> list[int]:
+        """What a model that is right says, the end of its turn included."""
+        return self.tokens(answer + "<|im_end|>")
+
     def tokens(self, text: str) -> list[int]:
         ids: list[int] = self.chat.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
