@@ -8,14 +8,13 @@ from typing import Any
 from eval.trial import Arm
 
 RATIOS = (0.01, 0.02, 0.05, 0.10, 0.20, 0.50)
-# Where the question does not choose, one visual token in a hundred is as good as none.
+# Where the question does not choose, one visual token in a hundred is as good as none; the paper starts at two.
 NOT_TINY = RATIOS[1:]
 ARMS = (
     Arm("random", "random", (), NOT_TINY),
     Arm("wrong_query", "wrong_query", (), NOT_TINY),
     Arm("conduit", "conduit"),
-    # The preset differs by dearer passes more than by what it chooses, and is tried at the paper's budgets only.
-    Arm("conduit_paper", "conduit", (("preset", "paper"),), (0.05, 0.10)),
+    Arm("conduit_paper", "conduit", (("preset", "paper"),), NOT_TINY),
     Arm("conduit_no_image", "conduit", (("image_weight", 0.0),)),
     Arm("impact", "impact"),
     Arm("prophetkv", "prophetkv"),

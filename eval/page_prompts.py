@@ -3,41 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from demo.pages import MAX_PAGES, render
+from demo.pages import MAX_PAGES, PAGE_PX, render
 from demo.questions import Example, make_example
-from engine.compile import compile_image
+from engine.attention import Causal
+from engine.compile import compile_image, value_norms
+from engine.families.base import Grid
 from engine.families.qwen2_5_vl import Qwen25VL
-from engine.forward import Work
+from engine.forward import Work, run_rows
 from engine.kv import KVPool
 from engine.layout import Query
 from engine.messages import ImagePart, Message, TextPart
 from engine.prompt import ChatPrompt
+from engine.rows import PromptRows
 from eval.trial import Prompt
+from store.entry import ImageKV
 
 SHIPPED = Path(__file__).parent.parent / "models" / "page-reader"
 FEWEST_PAGES = 2
+# What pages may be compiled behind: the chat template, which is what the engine does; the same with an empty picture in
+# front; one start token; four of them.
+PREFIXES = ("template", "neutral", "bare", "starts")
 
 
 @dataclass(frozen=True, slots=True)
 class PageReader:
-    """The shipped model and what prompts need of it."""
+    """The shipped model and what prompts need of it. `prefix` names what pages are compiled behind."""
 
     family: Qwen25VL
     chat: ChatPrompt
     pool: KVPool
+    prefix: str
 
     @classmethod
-    def load(cls, folder: Path = SHIPPED) -> PageReader:
+    def load(cls, folder: Path = SHIPPED, prefix: str = "template") -> PageReader:
         family = Qwen25VL.load(str(folder), None, torch.float32, "cpu")
         chat = ChatPrompt(AutoTokenizer.from_pretrained(folder), family.image_token)
-        return cls(family, chat, KVPool(family.shape, family.dtype, family.device))
+        return cls(family, chat, KVPool(family.shape, family.dtype, family.device), prefix)
 
     def prompt(self, example: Example, foreign: str) -> Prompt:
         """`foreign` is the question of another prompt, for the control that scores with it."""
@@ -46,13 +54,39 @@ class PageReader:
         grids = [self.family.grid(p.shape[1], p.shape[0]) for p in pictures]
         layout = self.chat.layout(messages, grids)
         features = [self.family.encode(picture) for picture in pictures]
-        entries = tuple(
-            compile_image(self.family, self.pool, self.chat.prefix_ids, found, grid, Work())
-            for found, grid in zip(features, grids, strict=True)
-        )
+        entries = tuple(self._entry(found, grid) for found, grid in zip(features, grids, strict=True))
+        if self.prefix != "template":
+            layout = replace(layout, exact=())
         order = [span.image for span in layout.spans]
         other: Query = self.chat.layout(messages, grids, foreign).query
         return Prompt(layout, tuple(features[i] for i in order), tuple(entries[i] for i in order), other)
+
+    def _entry(self, features: torch.Tensor, grid: Grid) -> ImageKV:
+        start = self.chat.prefix_ids[:1]
+        ids = {"template": self.chat.prefix_ids, "bare": start, "starts": 4 * start}
+        if self.prefix in ids:
+            return compile_image(self.family, self.pool, ids[self.prefix], features, grid, Work())
+        empty = self.family.encode(np.full((PAGE_PX, PAGE_PX, 3), 255, np.uint8))
+        return self._compile_behind(empty, features, grid)
+
+    def _compile_behind(self, other: torch.Tensor, features: torch.Tensor, grid: Grid) -> ImageKV:
+        """As `engine.compile` compiles, with another picture of the same size before it."""
+        both = (Message("user", (ImagePart(0), ImagePart(1))),)
+        layout = self.chat.layout(both, (grid, grid))
+        span, shape = layout.spans[1], self.family.shape
+        keys = torch.empty(shape.layers, shape.kv_heads, span.tokens, shape.head_dim)
+        values = torch.empty_like(keys)
+
+        def capture(layer: int, layer_keys: torch.Tensor, layer_values: torch.Tensor) -> None:
+            keys[layer], values[layer] = layer_keys[:, span.start :], layer_values[:, span.start :]
+
+        kv = self.pool.take(span.stop)
+        try:
+            rows = PromptRows(self.family, layout, (other, features)).at(np.arange(span.stop))
+            run_rows(self.family, kv, rows, Causal(span.stop), Work(), capture)
+        finally:
+            self.pool.give_back(kv)
+        return ImageKV(keys, values, features, value_norms(values))
 
     def first_token(self, answer: str) -> int:
         """Id of the token that a right answer starts with."""

@@ -1,7 +1,7 @@
 """One page from the committed results: `python -m eval.report` writes `results/report.md` and its curves.
 
-Reads what `eval.accuracy`, `eval.shifted_prefix`, `eval.residual`, `eval.ablations`, `eval.smollm2_judge` and
-`eval.published` have written; what was not run is named as such.
+Reads what `eval.accuracy`, `eval.shifted_prefix`, `eval.ablations`, `eval.own_rule`, `eval.residual`,
+`eval.smollm2_judge` and `eval.published` have written; what was not run is named as such.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from eval.curves import Points, draw_curves
 from eval.paper import ABLATION_ROWS, FIVE_SETS, LAMBDA_SWEEP, RESIDUAL_ROWS
 
 RESULTS = Path(__file__).parent / "results"
-SCRIPTS = ("accuracy", "shifted_prefix", "ablations", "residual", "smollm2_judge", "published")
+SCRIPTS = ("accuracy", "shifted_prefix", "ablations", "own_rule", "residual", "smollm2_judge", "published")
 
 # Percentage points that a new default may at most be worse by.
 WORST_POINTS = 0.5
@@ -55,26 +55,29 @@ def curves_of(figures: Mapping[str, Any], field: str) -> dict[str, Points]:
     return found  # type: ignore[return-value]
 
 
-def cells_table(figures: Mapping[str, Any], field: str, scale: float, digits: int) -> list[str]:
-    """Policies by budget: mean, and behind it where the paired 95 % interval against conduit excludes zero, + or -."""
+def cells_table(
+    figures: Mapping[str, Any], field: str, scale: float, digits: int, anchor: str = "conduit"
+) -> list[str]:
+    """Policies by budget: mean, and behind it where the paired 95 % interval against `anchor` excludes zero, + or -."""
     shares = sorted({name.split(".r", 1)[1] for name in figures if ".r" in name}, key=float)
     shares = [s for s in shares if s not in ("0", "100")]
     rows = [["reuse", *[f"{scale * figures['reuse.r0'][field][0]:.{digits}f}"] * len(shares)]]
     for arm in dict.fromkeys(name.split(".r", 1)[0] for name in figures if ".r" in name):
         if arm not in ("reuse", "everything"):
-            cells = [_cell(figures.get(f"{arm}.r{share}"), field, scale, digits) for share in shares]
+            cells = [_cell(figures.get(f"{arm}.r{share}"), field, scale, digits, anchor) for share in shares]
             rows.append([arm, *cells])
     return table(["policy", *(f"r = {share} %" for share in shares)], rows)
 
 
-def _cell(entry: Mapping[str, Any] | None, field: str, scale: float, digits: int) -> str:
+def _cell(entry: Mapping[str, Any] | None, field: str, scale: float, digits: int, anchor: str) -> str:
     if entry is None:
         return "not tried"
-    return f"{scale * entry[field][0]:.{digits}f}{_mark(entry, field)}"
+    spent = f" (of {100 * entry['mean_share']:.1f} %)" if "mean_share" in entry else ""
+    return f"{scale * entry[field][0]:.{digits}f}{_mark(entry, field, anchor)}{spent}"
 
 
-def _mark(entry: Mapping[str, Any], field: str) -> str:
-    against = entry.get(f"{field}_minus_conduit")
+def _mark(entry: Mapping[str, Any], field: str, anchor: str) -> str:
+    against = entry.get(f"{field}_minus_{anchor}")
     if against is None or against[1] <= 0 <= against[2]:
         return ""
     return " +" if against[1] > 0 else " -"
@@ -143,12 +146,44 @@ def ablation_section(found: Result) -> list[str]:
     for kind, figures in found["figures"].items():
         lines += [f"### {kind}", "", f"n = {figures['n']}, accuracy of the first word, %.", ""]
         lines += cells_table(figures, "accuracy", 100, 1)
+        lines += details_table(figures["at_r10"])
     lines += ["The paper's image weights (its Table 4, 3B, r = .10, five-set average):", ""]
     lines += table([f"{weight:g}" for weight in LAMBDA_SWEEP], [[f"{v:.2f}" for v in LAMBDA_SWEEP.values()]])
     lines += ["The paper's ablations (its Table 5):", ""]
     return lines + table(
         ["backbone", "CONDUIT", "without image coefficient", "without values"], ABLATION_ROWS
     )
+
+
+def details_table(details: Mapping[str, Any]) -> list[str]:
+    rows = [
+        [arm, f"{100 * e['overlap']:.1f}", "-" if e["e2"] is None else f"{e['e2']:.3f}", f"{e['flops']:.3f}"]
+        for arm, e in details.items()
+        if arm != "n"
+    ]
+    lines = [
+        f"At r = .10, n = {details['n']}: the share of `conduit`'s tokens that are chosen, E2 and the FLOPs of the"
+    ]
+    lines[0] += " prefill as shares of `conduit`'s (E2 only where the same text is refreshed)."
+    return [*lines, "", *table(["change", "tokens in common, %", "E2", "FLOPs"], rows)]
+
+
+def own_rule_section(found: Result) -> list[str]:
+    """One table a study; here `impact` is what is compared with."""
+    lines = [
+        "In this section `+` and `-` compare with `impact`. An adaptive budget is a limit: behind the figure"
+    ]
+    lines[0] += (
+        " stands what was spent of it. Pages: accuracy of the first word in %; chunks: KL to full prefill in nats."
+    )
+    lines.append("")
+    for study, figures in found["figures"].items():
+        lines += [f"### {study.replace('_', ' ')}, n = {figures['n']}", ""]
+        if study.startswith("chunks"):
+            lines += cells_table(figures, "kl", 1, 3, "impact")
+        else:
+            lines += cells_table(figures, "accuracy", 100, 1, "impact")
+    return lines
 
 
 def residual_section(found: Result) -> list[str]:
@@ -197,6 +232,7 @@ def page(found: Mapping[str, Result], results: Path) -> str:
         "accuracy": ("The shipped model, whole answers", accuracy_section),
         "shifted_prefix": ("Shifted prefixes, all policies", partial(sweep, name="pages", field="accuracy")),
         "ablations": ("Ablations", ablation_section),
+        "own_rule": ("What was tried for a rule of our own", own_rule_section),
         "residual": ("Residual error of the query rows", residual_section),
         "smollm2_judge": (
             "A second judge: SmolLM2-135M on text chunks",

@@ -24,9 +24,6 @@ from eval.sweep import Table, cells, columns, measure
 from eval.trial import Trial
 
 RATIOS = (0.05, 0.10, 0.20)
-# Left out to save hours of CPU: the preset differs by its dearer passes only, and chunks of nearly one length make
-# `vlcache` choose what `first_k` does.
-JUDGED = tuple(arm for arm in ARMS if arm.name not in ("conduit_paper", "vlcache"))
 SEED = 2028
 PROMPTS = 300
 
@@ -36,7 +33,7 @@ class ChunkSweep:
 
     def __init__(self, reader: ChunkReader) -> None:
         self._reader = reader
-        self._wanted = cells(JUDGED, RATIOS)
+        self._wanted = cells(ARMS, RATIOS)
 
     @torch.inference_mode()
     def row(self, number: int, missing: Collection[str]) -> dict[str, Any]:
@@ -69,12 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             recording = Recording(
                 WORK / "smollm2_judge" / f"{prefix}.jsonl", {"seed": SEED, "prefix": prefix}
             )
-            rows = recording.complete(range(options.prompts), columns(JUDGED, RATIOS), sweep.row, prefix)
+            rows = recording.complete(range(options.prompts), columns(ARMS, RATIOS), sweep.row, prefix)
             table = Table.of(rows)
             table.check_ends()
             ratios |= table.kl_ratios(f"smollm2_{prefix}")
             figures[prefix] = table.figures("conduit")
-        settings = {"seed": SEED, "prompts": options.prompts, "chunks": 6} | described(JUDGED, RATIOS)
+        settings = {"seed": SEED, "prompts": options.prompts, "chunks": 6} | described(ARMS, RATIOS)
         print(write_result(__file__, settings, ratios, figures))
     except (NotMeasured, FileNotFoundError) as error:
         print(f"not measured: {error}", file=sys.stderr)

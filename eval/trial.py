@@ -141,6 +141,17 @@ class Arm:
         return make_policy(self.policy, options)
 
 
+@dataclass(frozen=True, slots=True)
+class Idea(Arm):
+    """An arm whose rule requests cannot ask for."""
+
+    rule: Policy | None = None
+
+    def make(self, prompt: int) -> Policy:
+        assert self.rule is not None
+        return self.rule
+
+
 def kl_to_full(full: torch.Tensor, logits: torch.Tensor) -> float:
     """KL(full || logits) of the first token's distribution, in nats."""
     wanted = full.log_softmax(-1)

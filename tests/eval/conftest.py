@@ -1,5 +1,23 @@
-"""The tiny model of the engine tests."""
+"""The tiny model of the engine tests, and a prompt for it."""
 
-from tests.engine.conftest import bench, tiny_path
+from __future__ import annotations
 
-__all__ = ["bench", "tiny_path"]
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from eval.trial import Prompt
+from tests.engine.conftest import PICTURES, SHIFTED, Bench, bench, tiny_path
+
+__all__ = ["bench", "prompt", "tiny_path"]
+
+
+@pytest.fixture
+def prompt(bench: Bench) -> Iterator[Prompt]:
+    with torch.no_grad():
+        grids = [bench.family.grid(p.shape[1], p.shape[0]) for p in PICTURES]
+        layout = bench.prompt.layout(SHIFTED, grids)
+        foreign = bench.prompt.layout(SHIFTED, grids, "Is it raining there?").query
+        entries = tuple(bench.entry(PICTURES[span.image]) for span in layout.spans)
+        yield Prompt(layout, tuple(entry.features for entry in entries), entries, foreign)

@@ -85,7 +85,7 @@ def test_examples_are_drawn_alone_as_in_a_row() -> None:
 
 @torch.no_grad()
 def test_residual_is_nothing_when_all_rows_are_exact(bench: Bench) -> None:
-    reader = PageReader(bench.family, bench.prompt, bench.pool)
+    reader = PageReader(bench.family, bench.prompt, bench.pool, "template")
     (example,) = draw("system", range(1), 3, pages=(2, 2))
     trial = Trial(bench.family, bench.pool, reader.prompt(example, "K?"))
     residual = Residual(reader, trial)

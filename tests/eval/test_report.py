@@ -72,10 +72,18 @@ def test_all_sections(swept: dict[str, Any], tmp_path: Path) -> None:
         "ratios": ratios,
     }
     public = HEAD | {"figures": {"pope": {"n": 3, "headline": "f1", "cells": {"full.r100": {"f1": 50.0}}}}}
+    details = {"n": 2, "conduit": {"overlap": 1.0, "e2": 1.0, "flops": 1.0}}
+    details |= {"stage1_all_text_refresh_tail": {"overlap": 0.5, "e2": None, "flops": 1.25}}
+    looked_into = {"figures": {"two_hop": swept["figures"]["two_hop"] | {"at_r10": details}}}
+    spent = entry(0.4) | {"mean_share": 0.031, "accuracy_minus_impact": [-0.2, -0.3, -0.1]}
+    tried = HEAD | {
+        "figures": {"page_order_template": swept["figures"]["two_hop"] | {"adaptive_50.r10": spent}}
+    }
     everything = {
         "accuracy": accuracy,
         "shifted_prefix": swept,
-        "ablations": swept,
+        "ablations": swept | looked_into,
+        "own_rule": tried,
         "residual": residual,
         "smollm2_judge": swept,
         "published": public,
@@ -83,6 +91,8 @@ def test_all_sections(swept: dict[str, Any], tmp_path: Path) -> None:
     text = page(everything, tmp_path)
     assert "Not measured" not in text
     assert "| transplant: attention | 1.00 | 1.00 | 1.00 | 1.00 | 1.00 |" in text
+    assert "| stage1_all_text_refresh_tail | 50.0 | - | 1.250 |" in text
+    assert "| adaptive_50 | not tried | 40.0 - (of 3.1 %) |" in text
     assert "| full.r100 | 50.00 |" in text and "Qwen2.5-VL-3B | 49.33" in text
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -14,16 +12,6 @@ from eval.statistics import mean_interval
 from eval.sweep import Table, cells, columns, measure
 from eval.trial import Prompt, Trial, kl_to_full
 from tests.engine.conftest import PICTURES, SHIFTED, Bench
-
-
-@pytest.fixture
-def prompt(bench: Bench) -> Iterator[Prompt]:
-    with torch.no_grad():
-        grids = [bench.family.grid(p.shape[1], p.shape[0]) for p in PICTURES]
-        layout = bench.prompt.layout(SHIFTED, grids)
-        foreign = bench.prompt.layout(SHIFTED, grids, "Is it raining there?").query
-        entries = tuple(bench.entry(PICTURES[span.image]) for span in layout.spans)
-        yield Prompt(layout, tuple(entry.features for entry in entries), entries, foreign)
 
 
 def alone(bench: Bench, prompt: Prompt, arm: str, ratio: float) -> torch.Tensor:
