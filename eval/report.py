@@ -1,6 +1,6 @@
 """One page from the committed results: `python -m eval.report` writes `results/report.md` and its curves.
 
-Reads what `eval.accuracy`, `eval.shifted_prefix`, `eval.ablations`, `eval.own_rule`, `eval.residual`,
+Reads what `eval.accuracy`, `eval.shifted_prefix`, `eval.duel`, `eval.ablations`, `eval.own_rule`, `eval.residual`,
 `eval.smollm2_judge` and `eval.published` have written; what was not run is named as such.
 """
 
@@ -16,7 +16,16 @@ from eval.curves import Points, draw_curves
 from eval.paper import ABLATION_ROWS, FIVE_SETS, LAMBDA_SWEEP, RESIDUAL_ROWS
 
 RESULTS = Path(__file__).parent / "results"
-SCRIPTS = ("accuracy", "shifted_prefix", "ablations", "own_rule", "residual", "smollm2_judge", "published")
+SCRIPTS = (
+    "accuracy",
+    "shifted_prefix",
+    "duel",
+    "ablations",
+    "own_rule",
+    "residual",
+    "smollm2_judge",
+    "published",
+)
 
 # Percentage points that a new default may at most be worse by.
 WORST_POINTS = 0.5
@@ -110,11 +119,11 @@ def sweep_section(found: Result, *, name: str, field: str, results: Path) -> lis
     return lines
 
 
-def verdict_section(found: Result) -> list[str]:
+def verdict_section(found: Result, duel: Result | None) -> list[str]:
     """`impact` against `conduit` by the rule for changing the default: at equal budget nowhere more than half a point
-    worse (paired 95 % interval), and better on at least two sets."""
+    worse (paired 95 % interval), and better on at least two sets. Sets of `duel` take the place of `found`'s."""
     better, doubtful, rows = set(), [], []
-    for kind, figures in found["figures"].items():
+    for kind, figures in (found["figures"] | (duel["figures"] if duel else {})).items():
         for name, entry in figures.items():
             if not name.startswith("impact.r"):
                 continue
@@ -124,14 +133,16 @@ def verdict_section(found: Result) -> list[str]:
             if low < -WORST_POINTS:
                 doubtful.append(f"{kind} at {name.removeprefix('impact.')}")
             if (mean, low, high) != (0, 0, 0):
-                rows.append([kind, name.removeprefix("impact.r"), f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"])
+                rows.append(
+                    [kind, str(figures["n"]), name.removeprefix("impact.r"), _points(mean, low, high)]
+                )
     met = len(better) >= 2 and not doubtful
     lines = [
         "Accuracy of `impact` minus `conduit`, percentage points, paired 95 % interval; cells without any",
         "",
     ]
     lines[0] += " difference are left out."
-    lines += table(["set", "r, %", "difference"], rows)
+    lines += table(["set", "n", "r, %", "difference"], rows)
     lines += [f"Better on: {', '.join(sorted(better)) or 'no set'}. ", ""]
     lines += [f"Not shown to be within {WORST_POINTS} points: {', '.join(doubtful) or 'nowhere'}.", ""]
     return [
@@ -139,6 +150,10 @@ def verdict_section(found: Result) -> list[str]:
         f"The rule for changing the default is {'met' if met else 'not met'} by these figures.",
         "",
     ]
+
+
+def _points(mean: float, low: float, high: float) -> str:
+    return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def ablation_section(found: Result) -> list[str]:
@@ -249,7 +264,11 @@ def page(found: Mapping[str, Result], results: Path) -> str:
         else:
             lines += [f"Not measured here. `python -m eval.{name}` measures it.", ""]
     if "shifted_prefix" in found:
-        lines += ["## Our rule against CONDUIT's", "", *verdict_section(found["shifted_prefix"])]
+        lines += [
+            "## Our rule against CONDUIT's",
+            "",
+            *verdict_section(found["shifted_prefix"], found.get("duel")),
+        ]
     return "\n".join([*lines, *paper_section()]).rstrip() + "\n"
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -54,6 +55,19 @@ def sweep_set(
     return Table.of(recording.complete(range(prompts), columns(arms, ratios), sweep.row, kind))
 
 
+def written(script: str, tables: Mapping[str, Table], arms: Sequence[Arm], ratios: Sequence[float]) -> Path:
+    """Write the result file of page sets by name. Raises `NotMeasured` where r = 1 was not full prefill."""
+    shares: dict[str, float] = {}
+    for kind, table in tables.items():
+        table.check_ends()
+        shares |= table.shares(kind)
+    figures = {kind: table.figures("conduit") for kind, table in tables.items()}
+    prompts = {kind: len(table.full) for kind, table in tables.items()}
+    return write_result(
+        script, drawn_by() | described(arms, ratios) | {"prompts_per_set": prompts}, shares, figures
+    )
+
+
 def drawn_by() -> dict[str, Any]:
     """What rows of a recording must have in common."""
     return {"weights": weights_fingerprint(SHIPPED), "seed": SEED, "pages": "2-8"}
@@ -72,13 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.measure_only:
         return 0
     try:
-        ratios: dict[str, float] = {}
-        for kind, table in tables.items():
-            table.check_ends()
-            ratios |= table.shares(kind)
-        figures = {kind: table.figures("conduit") for kind, table in tables.items()}
-        settings = drawn_by() | described(ARMS, RATIOS) | {"prompts_per_set": options.prompts}
-        print(write_result(__file__, settings, ratios, figures))
+        print(written(__file__, tables, ARMS, RATIOS))
     except NotMeasured as error:
         print(f"not measured: {error}", file=sys.stderr)
         return 1

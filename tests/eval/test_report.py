@@ -51,10 +51,22 @@ def test_page_shows_what_was_measured_and_names_what_was_not(swept: dict[str, An
     assert "n = 9, full prefill 90.0 [88.0, 92.0] %" in text
     assert "Not measured here. `python -m eval.residual` measures it." in text
     assert "![two_hop](pages_two_hop.svg)" in text and "a CPU, 2 cores" in text
-    assert "| two_hop | 5 | +10.0 [+9.0, +11.0] |" in text and "is not met by these figures" in text
+    assert "| two_hop | 9 | 5 | +10.00 [+9.00, +11.00] |" in text and "is not met by these figures" in text
     drawn = (tmp_path / "pages_two_hop.svg").read_bytes()
     page({"shifted_prefix": swept}, tmp_path)
     assert (tmp_path / "pages_two_hop.svg").read_bytes() == drawn
+
+
+def test_many_more_prompts_settle_a_doubt(swept: dict[str, Any], tmp_path: Path) -> None:
+    doubted = {"n": 9, "full_accuracy": [0.9] * 3, "reuse.r0": entry(0.2), "impact.r10": entry(0.6, 0.0)}
+    both = swept | {
+        "figures": swept["figures"] | {"page_order": swept["figures"]["two_hop"], "system": doubted}
+    }
+    text = page({"shifted_prefix": both}, tmp_path)
+    assert "within 0.5 points: system at r10" in text and "is not met by these figures" in text
+    settled = {"n": 900, "impact.r10": entry(0.6) | {"accuracy_minus_conduit": [0.0, -0.004, 0.004]}}
+    text = page({"shifted_prefix": both, "duel": HEAD | {"figures": {"system": settled}}}, tmp_path)
+    assert "| system | 900 | 10 | +0.00 [-0.40, +0.40] |" in text and "is met by these figures" in text
 
 
 def test_all_sections(swept: dict[str, Any], tmp_path: Path) -> None:
