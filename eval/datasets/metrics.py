@@ -28,6 +28,7 @@ UNITS = (
     "mm",
     "m",
 )
+PREFIX = "Answer:"
 NUMBER = re.compile(r"-?\d+(?:\.\d*)?|-?\.\d+")
 # References that only a literal match satisfies: links, files, pages, phone numbers, times, dates, addresses.
 LITERAL = tuple(
@@ -52,11 +53,10 @@ def normalize(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
 
 
-def behind_prefix(output: str, prefix: str = "Answer:") -> str:
-    """What follows the first "Answer:", without the prefix repeated; the whole output where there is none."""
-    found = re.search(f"{re.escape(prefix)}(.*)", output, re.IGNORECASE | re.DOTALL)
-    answer = (found[1] if found else output).strip()
-    return re.sub(f"^{re.escape(prefix)}", "", answer, flags=re.IGNORECASE).strip()
+def behind_prefix(output: str) -> str:
+    """The output without an "Answer:" at its start. One further on stays: the release has the answer begin with the
+    prefix and reads all that follows the first one, which is its own."""
+    return re.sub(f"^{PREFIX}", "", output.strip(), flags=re.IGNORECASE).strip()
 
 
 def substring_match(output: str, answers: Sequence[str]) -> float:
@@ -103,7 +103,7 @@ def _list_score(items: list[Any], output: str) -> float:
     ]
     others = [item for item in items if item not in merged]
     joined = " ".join(merged).strip()
-    wanted: list[Any] = [joined, *others] if joined else others
+    wanted: list[Any] = [joined, *others] if joined else items
     scores = [document_score(str(item), output, _kind_of(item)) for item in wanted]
     return sum(scores) / len(scores)
 
@@ -115,9 +115,10 @@ def _kind_of(item: Any) -> str:
         return "Float"
     try:
         number = float(_bare(item))
-    except ValueError:
+        whole = number == int(number)
+    except (ValueError, OverflowError):  # "nan" and "infinity" are words here, though they parse
         return "String"
-    return "Integer" if math.isfinite(number) and number == int(number) and "%" not in item else "Float"
+    return "Integer" if whole and "%" not in item else "Float"
 
 
 def _is_literal(text: str) -> bool:

@@ -2,7 +2,9 @@
 
 LongDocURL, MMLongBench-Doc and SlideVQA as `documentQA/<set>_K<length>.jsonl`, InfoSeek and ViQuAE as
 `vrag/<set>_K<length>_dep<n>.jsonl`; pictures beside them. Source: EdinburghNLP/MMLongBench, `data.py` (prompts, fields)
-and `utils.py` (scores); arXiv 2505.10610.
+and `utils.py` (scores by rule, which CONDUIT uses, not the judge model); arXiv 2505.10610.
+
+The release lets the assistant's turn begin with "Answer:". A chat request cannot, so here the user's turn ends with it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.datasets.base import DATASETS, Picture, Reader, Sample, Score, mean
-from eval.datasets.metrics import behind_prefix, document_score, substring_match
+from eval.datasets.metrics import PREFIX, behind_prefix, document_score, substring_match
 
 SOURCE = "EdinburghNLP/MMLongBench data.py, utils.py (arXiv 2505.10610)"
 DOCUMENT_TASK = (
@@ -42,14 +44,19 @@ class _Release:
     def samples(self) -> Iterator[Sample]:
         with self._file.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines):
-                if line.strip():
-                    yield self._sample(number, json.loads(line))
+                row = json.loads(line) if line.strip() else None
+                if row is not None and self._counts(row):
+                    yield self._sample(number, row)
 
     def summary(self, answered: Sequence[tuple[Sample, str]]) -> Score:
         return {"score": 100 * mean([self.score(sample, output) for sample, output in answered])}
 
     def score(self, sample: Sample, output: str) -> float:
         raise NotImplementedError
+
+    def _counts(self, row: Mapping[str, Any]) -> bool:
+        """Whether the release scores this row."""
+        return True
 
     def _sample(self, number: int, row: Mapping[str, Any]) -> Sample:
         raise NotImplementedError
@@ -64,9 +71,8 @@ class DocumentSet(_Release):
     def _sample(self, number: int, row: Mapping[str, Any]) -> Sample:
         parts: list[str | Picture] = [DOCUMENT_TASK]
         for place, page in enumerate(row["page_list"]):
-            document, stem = page.split("/")[-2], page.split("page")[-1].split(".")[0]
             gap = "\n\n" if place else ""
-            parts += [f"{gap}Document {document[:NAME_LENGTH]} (page {stem}): ", self._picture(page)]
+            parts += [f"{gap}Document {page.split('/')[-2][:NAME_LENGTH]}: ", self._picture(page)]
         asked = f"Based on Document {row['doc_name'][:NAME_LENGTH]}, answer the following question. {row['question']}"
         parts.append(f"\n\nQuestion: {asked}\nAnswer:")
         truth = {"answer": row["answer"], "answer_format": row["answer_format"]}
@@ -79,7 +85,11 @@ class DocumentSet(_Release):
 
 
 class EntitySet(_Release):
-    """Fields: ctxs (title, text), image, question, answer. SubEM of the output or of what follows "Answer:"."""
+    """Fields: ctxs (title, text), image, question, answer. SubEM of the output with or without its "Answer:"."""
+
+    def _counts(self, row: Mapping[str, Any]) -> bool:
+        """The release leaves these pictures out: not every file system takes their names."""
+        return '"' not in row["image"]
 
     def _sample(self, number: int, row: Mapping[str, Any]) -> Sample:
         passages = "\n\n".join(f"Document (Title: {c['title']}): {c['text']}" for c in row["ctxs"])
@@ -92,7 +102,7 @@ class EntitySet(_Release):
 
     def score(self, sample: Sample, output: str) -> float:
         answers = sample.truth["answers"]
-        return max(substring_match(said, answers) for said in (output, behind_prefix(output)))
+        return max(substring_match(said, answers) for said in (PREFIX + output, behind_prefix(output)))
 
 
 def _flat(answer: Any) -> list[str]:
