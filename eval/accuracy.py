@@ -1,4 +1,4 @@
-"""Whole greedy answers of the shipped model under reuse, conduit and chance: `python -m eval.accuracy`.
+"""Whole greedy answers of the shipped model under reuse, conduit, impact and chance: `python -m eval.accuracy`.
 
 Every kind of question in turn; an answer is right where it is the expected one, word for word. Writes
 `results/accuracy.json`; `ratios` are shares of full prefill's accuracy over all kinds.
@@ -29,10 +29,11 @@ from eval.statistics import mean_interval
 from eval.trial import Arm, Prompt
 
 FULL, REUSE = Arm("full", "full"), Arm("reuse", "reuse")
-CONDUIT, RANDOM = Arm("conduit", "conduit"), Arm("random", "random")
+CONDUIT, IMPACT, RANDOM = Arm("conduit", "conduit"), Arm("impact", "impact"), Arm("random", "random")
+RULES = (CONDUIT, IMPACT, RANDOM)
 RATIOS = (0.05, 0.10, 0.20)
 # r = 0 is the same for every policy, and so is r = 1.
-CELLS = ((FULL, 1.0), (REUSE, 0.0), *((a, r) for a in (CONDUIT, RANDOM) for r in RATIOS), (CONDUIT, 1.0))
+CELLS = ((FULL, 1.0), (REUSE, 0.0), *((a, r) for a in RULES for r in RATIOS), (CONDUIT, 1.0))
 NAMES = tuple(cell(arm.name, ratio) for arm, ratio in CELLS)
 COLUMNS = ("kind", *NAMES)
 SEED = 2029
@@ -69,15 +70,20 @@ class Answers:
 
 
 def accuracies(rows: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Of every cell: accuracy with its interval over all prompts, and by kind."""
+    """Of every cell: accuracy with its interval over all prompts, and by kind; of our own rule also the paired
+    difference to `conduit` at the same ratio."""
     found: dict[str, Any] = {"n": len(rows)}
     kinds = np.asarray([row["kind"] for row in rows.values()])
-    for name in NAMES:
-        right = np.asarray([row[name] for row in rows.values()], dtype=np.float64)
+    every = {name: np.asarray([row[name] for row in rows.values()], dtype=np.float64) for name in NAMES}
+    for name, right in every.items():
         by_kind = {
             kind: round(float(right[kinds == kind].mean()), 4) for kind in KINDS if (kinds == kind).any()
         }
         found[name] = {"accuracy": mean_interval(right).as_list(), "by_kind": by_kind}
+    for ratio in RATIOS:
+        ours, anchor = cell(IMPACT.name, ratio), cell(CONDUIT.name, ratio)
+        difference = mean_interval(every[ours] - every[anchor])
+        found[ours]["accuracy_minus_conduit"] = difference.as_list()
     return found
 
 
@@ -98,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if full == 0:
             raise NotMeasured("full prefill answers nothing right")
         ratios = {name: round(figures[name]["accuracy"][0] / full, 4) for name in NAMES}
-        settings = drawn | described((FULL, REUSE, CONDUIT, RANDOM), RATIOS) | {"prompts": options.prompts}
+        settings = drawn | described((FULL, REUSE, *RULES), RATIOS) | {"prompts": options.prompts}
         print(write_result(__file__, settings, ratios, figures))
     except NotMeasured as error:
         print(f"not measured: {error}", file=sys.stderr)

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from engine.attention import by_order
 from engine.families.base import Rope
+from engine.forward import run_rows
 from engine.layout import Ints
 from engine.refresh import Prefill
 from engine.rope import rotate
@@ -18,8 +20,16 @@ from engine.rope import rotate
 
 def refresh_all(prefill: Prefill, choices: Sequence[Ints]) -> torch.Tensor:
     """Logits [choices, vocab] of the first token for each set of chosen slots; all sets have one size. The entries must
-    have been restored; what the request's KV holds is left as it is."""
+    have been restored; what the request's KV holds of them is left as it is."""
     text = prefill.layout.text_slots()
+    # Text before all that may be chosen is the same for all sets, and is run once.
+    candidates = prefill.layout.candidates()
+    shared = text[text < candidates[0]] if len(candidates) else text[:0]
+    if len(shared):
+        rows = prefill.rows(shared)
+        attention = by_order(rows.slots, prefill.family.shape.group)
+        run_rows(prefill.family, prefill.kv, rows, attention, prefill.work)
+    text = text[len(shared) :]
     slots = np.stack([np.sort(np.concatenate((chosen, text))) for chosen in choices])
     return _Pass(prefill, torch.as_tensor(slots)).run()
 

@@ -16,7 +16,7 @@ from matplotlib import pyplot  # noqa: E402
 Points = Sequence[tuple[float, float, float, float]]
 
 # The rules that a query drives are drawn through, the others dashed; controls are gray.
-QUERY_DRIVEN = ("conduit", "conduit_paper", "prophetkv", "ours")
+QUERY_DRIVEN = ("conduit", "conduit_paper", "conduit_no_image", "impact", "prophetkv")
 CONTROLS = ("random", "wrong_query", "reuse")
 
 

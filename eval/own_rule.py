@@ -62,7 +62,7 @@ PAGE_IDEAS = (
 )
 CHUNK_IDEAS = (*IDEAS, Idea("runs_of_4", "", rule=Blocks(1, 4, ONE_ROW)))
 # Their budget is a limit; what they spent of it is written beside.
-ADAPTIVE = tuple(Idea(f"adaptive_{100 * tau:g}", "", rule=Adaptive(tau)) for tau in (0.5, 0.7, 0.9))
+ADAPTIVE = tuple(Idea(f"adaptive_{100 * tau:g}", "", rule=Adaptive(tau)) for tau in (0.2, 0.35, 0.5))
 # What a compile prefix could change the order of.
 BEHIND_OTHERS = (
     *ANCHORS,
@@ -151,7 +151,7 @@ def chunk_study(prefix: str, cache: Path) -> Study:
 
     def draw(number: int) -> tuple[Prompt, int]:
         asked = draw_asked(number, smollm2_judge.SEED)
-        foreign = draw_asked(number + 1, smollm2_judge.SEED).question
+        foreign = draw_asked(number + 1, smollm2_judge.SEED)
         return reader.prompt(asked, foreign), reader.first_token(asked.answer)
 
     arms = (*CHUNK_IDEAS, *ADAPTIVE) if prefix == "template" else ()

@@ -127,7 +127,7 @@ class ChunkReader:
         pool = KVPool(family.shape, family.dtype, family.device)
         return cls(family, tokenizer, pool, prefix, {})
 
-    def prompt(self, asked: Asked, foreign: str) -> Prompt:
+    def prompt(self, asked: Asked, foreign: Asked) -> Prompt:
         chunks = [self._ids(passage + "\n") for passage in asked.passages]
         before, behind = self._frame(asked.instruction, asked.question)
         behind += self._ids(asked.lead)
@@ -137,7 +137,7 @@ class ChunkReader:
         query = tail_query(ids, positions, spans[-1].stop)
         exact = exact_spans(ids, spans, self._prefix())
         layout = PromptLayout(ids, spans, positions, following, query, exact)
-        other = np.asarray(self._frame(asked.instruction, foreign)[1] + self._ids(asked.lead))
+        other = np.asarray(self._frame(asked.instruction, foreign.question)[1] + self._ids(foreign.lead))
         entries = tuple(self._entry(p, c) for p, c in zip(asked.passages, chunks, strict=True))
         scratch = scratch_query(other, len(ids), int(positions[0, spans[-1].stop]))
         return Prompt(layout, tuple(entry.features for entry in entries), entries, scratch)

@@ -38,7 +38,7 @@ class ChunkSweep:
     @torch.inference_mode()
     def row(self, number: int, missing: Collection[str]) -> dict[str, Any]:
         asked = draw_asked(number, SEED)
-        prompt = self._reader.prompt(asked, draw_asked(number + 1, SEED).question)
+        prompt = self._reader.prompt(asked, draw_asked(number + 1, SEED))
         trial = Trial(self._reader.family, self._reader.pool, prompt)
         try:
             return measure(trial, self._reader.first_token(asked.answer), self._wanted, missing, number)
