@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from service.settings import Settings
+from store.keys import part_of
 
 DEFAULT_TENANT: Final = "default"
 
@@ -60,12 +61,12 @@ def presented_key(headers: Mapping[str, str]) -> str | None:
 
 def namespace(tenant: str, salt: str | None) -> str:
     """Where a request of `tenant` stores. The salt splits a tenant's own space and can never name another's:
-    the tenant is part of what is hashed, and stays readable in front for the operator. `+` is in no tenant's
-    name."""
+    the tenant is part of what is hashed, and stays readable in front for the operator, who finds and limits all
+    parts under that name."""
     if salt is None:
         return tenant
     digest = hashlib.sha256(f"{tenant}\0{salt}".encode()).hexdigest()
-    return f"{tenant}+{digest[:32]}"
+    return part_of(tenant, digest[:32])
 
 
 def _digest(key: str) -> bytes:

@@ -13,7 +13,7 @@ from store.errors import TierError
 from store.flights import Flights
 from store.holds import Holds
 from store.index import Row
-from store.keys import DIGEST_BYTES
+from store.keys import DIGEST_BYTES, owner
 from store.scrub import scrub
 from store.stack import TierStack
 from store.tier import Tier
@@ -70,7 +70,7 @@ class StoreAdmin(Generic[E]):
             tiers=stats,
             problems=(*problems, *self._stack.health.faults(), *self._wishes.problems),
             bytes_by_model=bytes_by(records, lambda row: row.info.model),
-            bytes_by_tenant=bytes_by(records, lambda row: row.info.tenant),
+            bytes_by_tenant=bytes_by(records, _owner),
         )
 
     def entries(self, select: EntryFilter, cursor: str | None = None, limit: int = 100) -> EntryPage:
@@ -155,9 +155,11 @@ class StoreAdmin(Generic[E]):
 
     def quotas(self) -> tuple[QuotaInfo, ...]:
         """Tenants with a quota, by name, with what they hold."""
-        held = self.summary().bytes_by_tenant
+        governed = {tier.name for tier in self._stack.tiers}
+        held = [bytes_by(rows, _owner) for name, rows in self._rows() if name in governed]
         return tuple(
-            QuotaInfo(name, size, held.get(name, 0)) for name, size in sorted(self._wishes.quotas.items())
+            QuotaInfo(name, size, max((bytes_held.get(name, 0) for bytes_held in held), default=0))
+            for name, size in sorted(self._wishes.quotas.items())
         )
 
     def set_quota(self, tenant: str, nbytes: int | None) -> None:
@@ -213,6 +215,10 @@ class StoreAdmin(Generic[E]):
         except TierError as error:
             self._stack.health.failed(tier.name, error)
             return None
+
+
+def _owner(row: Row) -> str:
+    return owner(row.info.tenant)
 
 
 def _digest_of(key: str) -> bytes | None:

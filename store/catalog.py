@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from store.holds import Holds
 from store.index import Row
+from store.keys import owner
 from store.types import EntryFilter, EntryInfo
 
 
@@ -47,7 +48,7 @@ def merge(tiers: Iterable[tuple[str, Iterable[Row]]], holds: Holds) -> list[Entr
 
 def matches(info: EntryInfo, select: EntryFilter, now: float) -> bool:
     return (
-        (select.tenant is None or info.tenant == select.tenant)
+        (select.tenant is None or select.tenant in (info.tenant, owner(info.tenant)))
         and (select.model is None or info.model == select.model)
         and (select.tier is None or select.tier in info.tiers)
         and (select.older_than is None or now - info.last_used >= select.older_than)

@@ -18,6 +18,8 @@ from store.errors import InvalidKey
 FORMAT_VERSION = 1
 DIGEST_BYTES = 32
 
+# Stands in no tenant's own name.
+_PART = "+"
 _MODEL_DOMAIN = b"visual-kv/model"
 _ENTRY_DOMAIN = b"visual-kv/entry"
 _PIXEL_DOMAIN = b"visual-kv/pixels"
@@ -88,6 +90,16 @@ class ModelKey:
             self.codec,
         )
         return _digest(_MODEL_DOMAIN, (*(text.encode() for text in texts), ids, self.rope.encode()))
+
+
+def part_of(tenant: str, part: str) -> str:
+    """Name of a part of a tenant's space. Parts share no entry; `owner` says whose they are."""
+    return f"{tenant}{_PART}{part}"
+
+
+def owner(tenant: str) -> str:
+    """Who answers for what is stored under this name: quotas and listings count the parts of his space as his."""
+    return tenant.partition(_PART)[0]
 
 
 @dataclass(frozen=True, slots=True)

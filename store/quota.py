@@ -1,9 +1,11 @@
-"""A tenant's limit: its own entries make room for its new ones, and nobody else's do."""
+"""A tenant's limit: its own entries make room for its new ones, and nobody else's do. All parts of a tenant's space
+count together: a caller must not escape the limit by a salt."""
 
 from __future__ import annotations
 
 from store.errors import TierFull
 from store.eviction import HoldOf, Policy, choose
+from store.keys import owner
 from store.record import Record
 from store.tier import Tier
 
@@ -13,8 +15,8 @@ def make_room(tier: Tier, record: Record, quota: int, when: float, policy: Polic
     TierFull if it cannot fit, and TierError."""
     if record.nbytes > quota:
         raise TierFull("quota", f"{record.nbytes} bytes, quota {quota}")
-    tenant = record.manifest.info.tenant
-    rows = [row for row in tier.rows() if row.info.tenant == tenant and row.digest != record.digest]
+    tenant = owner(record.manifest.info.tenant)
+    rows = [row for row in tier.rows() if owner(row.info.tenant) == tenant and row.digest != record.digest]
     need = sum(row.bytes for row in rows) + record.nbytes - quota
     if need <= 0:
         return

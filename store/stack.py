@@ -16,6 +16,7 @@ from store.errors import CodecError, Rejected, TierError
 from store.eviction import HoldOf, Policy, lru
 from store.header import RecordInfo
 from store.health import Health
+from store.keys import owner
 from store.quota import make_room
 from store.record import Record, RecordReader, build
 from store.tier import Tier
@@ -149,7 +150,7 @@ class TierStack(Generic[E]):
     def _put(self, record: Record, when: float, tiers: Sequence[Tier], replace: bool) -> None:
         for tier in tiers:
             try:
-                quota = self._quota(record.manifest.info.tenant)
+                quota = self._quota(owner(record.manifest.info.tenant))
                 if quota is not None:
                     make_room(tier, record, quota, when, self._policy, self._hold)
                 tier.put(record, when, self._hold, replace)

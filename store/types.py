@@ -59,7 +59,7 @@ class EvictResult:
 
 @dataclass(frozen=True, slots=True)
 class QuotaInfo:
-    """`bytes` is the limit in each tier, `held` what the tenant holds, each entry once."""
+    """`bytes` is the limit in each tier, `held` what the tenant holds in the tier where he holds most."""
 
     tenant: str
     bytes: int

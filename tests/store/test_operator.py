@@ -15,6 +15,7 @@ import pytest
 
 from store.errors import TierFull, TierUnavailable
 from store.eviction import Hold, never_held
+from store.keys import part_of
 from store.lmdb_file import DATA
 from store.sightings import Sightings
 from store.tiers.lmdb import LmdbTier
@@ -121,6 +122,20 @@ class TestQuotas:
         assert mine == {key_of(3).digest, key_of(4).digest}
         assert stand.disk.stats().evictions == {"quota": 3}
 
+    def test_parts_of_a_tenant_count_together(self, stand: Stand) -> None:
+        stand.outcome(0)
+        stand.store.flush(10)
+        size = stand.disk.stats().bytes_logical
+        stand.store.set_quota("acme", 2 * size + size // 2)
+        for number, part in enumerate(("a", "b", "c"), start=1):
+            stand.clock.now += 1
+            stand.outcome(number, tenant=part_of("acme", part))
+            stand.store.flush(10)
+        assert {row.info.tenant for row in stand.disk.rows()} == {"acme+b", "acme+c"}
+        (quota,) = stand.store.quotas()
+        assert (quota.tenant, quota.held) == ("acme", stand.disk.stats().bytes_logical)
+        assert set(stand.store.stats().bytes_by_tenant) == {"acme"}
+
     def test_a_quota_outlives_a_restart_and_can_be_lifted(self, stand: Stand) -> None:
         stand.store.set_quota("acme", 10)
         stand.reopen()
@@ -157,6 +172,16 @@ class TestQuotas:
 
 
 class TestClear:
+    def test_a_tenant_is_cleared_with_all_parts_and_a_part_alone(self, stand: Stand) -> None:
+        tenants = ("acme", part_of("acme", "a"), part_of("acme", "b"), "acmes")
+        for number, tenant in enumerate(tenants):
+            stand.outcome(number, tenant=tenant)
+        stand.store.flush(10)
+        assert len(stand.store.clear(tenants[1]).keys) == 1
+        assert {row.info.tenant for row in stand.disk.rows()} == {tenants[0], *tenants[2:]}
+        stand.store.clear("acme")
+        assert {row.info.tenant for row in stand.disk.rows()} == {"acmes"}
+
     def test_removes_all_but_what_is_in_use_or_pinned(self, stand: Stand) -> None:
         for number in range(4):
             stand.outcome(number)
