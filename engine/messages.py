@@ -241,8 +241,9 @@ class ShadowStats:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """`ready` with the reasons why not; `progress_seconds` is the time since the worker last finished a step or was
-    seen idle; queue lengths are requests."""
+    """`ready` with the reasons why not; `degraded` is what is wrong and keeps nobody from an answer;
+    `progress_seconds` is the time since the worker last finished a step or was seen idle; queue lengths are
+    requests."""
 
     ready: bool
     reasons: tuple[str, ...]
@@ -250,3 +251,4 @@ class EngineStatus:
     waiting: int
     running: int
     shadow: ShadowStats = ShadowStats()
+    degraded: tuple[str, ...] = ()

@@ -47,8 +47,8 @@ class Runtime:
 
     def choose(self, cache: CacheOptions) -> Choice:
         """Raises `UnknownPolicy` or `InvalidRefreshRatio`."""
-        options = cache.options or (self.defaults.options if cache.policy is None else {})
-        policy = make_policy(cache.policy or self.defaults.policy, options)
+        defaults = self.defaults.options if cache.policy is None else {}
+        policy = make_policy(cache.policy or self.defaults.policy, {**defaults, **cache.options})
         ratio = self.defaults.refresh_ratio if cache.refresh_ratio is None else cache.refresh_ratio
         budget(ratio, 0)
         if isinstance(policy, SelectingPolicy):

@@ -31,9 +31,7 @@ class Sampler:
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int], vocab: int) -> None:
         self._sampling = sampling
-        self._counts = torch.zeros(vocab)
-        self._seen = torch.zeros(vocab, dtype=torch.bool)
-        self._seen[torch.as_tensor(prompt, dtype=torch.long)] = True
+        self._used = _Used(prompt, vocab) if _has_penalty(sampling) else None
         self._bias = torch.zeros(vocab) if sampling.logit_bias else None
         for token, bias in sampling.logit_bias:
             self._bias[token] += bias  # type: ignore[index]
@@ -55,23 +53,42 @@ class Sampler:
             if sampling.top_k or sampling.top_p < 1 or sampling.min_p:
                 probabilities = keep_likely(probabilities, sampling.top_k, sampling.top_p, sampling.min_p)
             token = int(torch.multinomial(probabilities, 1, generator=self._generator))
-        self._counts[token] += 1
-        self._seen[token] = True
+        if self._used is not None:
+            self._used.add(token)
         return token
 
     def _adjust(self, logits: torch.Tensor) -> torch.Tensor:
         """Bias and penalties. Returns `logits` itself where there are none."""
-        sampling = self._sampling
         if self._bias is not None:
             logits = logits + self._bias
-        if sampling.repetition_penalty != 1:
-            penalty = sampling.repetition_penalty
-            lowered = torch.where(logits > 0, logits / penalty, logits * penalty)
-            logits = torch.where(self._seen, lowered, logits)
-        if sampling.presence_penalty or sampling.frequency_penalty:
-            presence = sampling.presence_penalty * (self._counts > 0)
-            logits = logits - presence - sampling.frequency_penalty * self._counts
-        return logits
+        return logits if self._used is None else _penalised(logits, self._used, self._sampling)
+
+
+class _Used:
+    """Tokens that penalties are for: how often each stands in the answer, and whether in prompt or answer at all.
+    Kept only where there is a penalty: it costs as much as drawing a token."""
+
+    def __init__(self, prompt: Sequence[int], vocab: int) -> None:
+        self.counts = torch.zeros(vocab)
+        self.seen = torch.zeros(vocab, dtype=torch.bool)
+        self.seen[torch.as_tensor(prompt, dtype=torch.long)] = True
+
+    def add(self, token: int) -> None:
+        self.counts[token] += 1
+        self.seen[token] = True
+
+
+def _has_penalty(sampling: Sampling) -> bool:
+    return sampling.repetition_penalty != 1 or bool(sampling.presence_penalty or sampling.frequency_penalty)
+
+
+def _penalised(logits: torch.Tensor, used: _Used, sampling: Sampling) -> torch.Tensor:
+    if sampling.repetition_penalty != 1:
+        penalty = sampling.repetition_penalty
+        lowered = torch.where(logits > 0, logits / penalty, logits * penalty)
+        logits = torch.where(used.seen, lowered, logits)
+    presence = sampling.presence_penalty * (used.counts > 0)
+    return logits - presence - sampling.frequency_penalty * used.counts
 
 
 def keep_likely(probabilities: torch.Tensor, top_k: int, top_p: float, min_p: float) -> torch.Tensor:

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -31,7 +31,7 @@ from engine.shadow import Shadow
 
 log = logging.getLogger(__name__)
 
-Emit = Callable[[Event], None]
+Emit = Callable[[Sequence[Event]], None]
 IDLE_SECONDS = 0.5
 # Threads that lay prompts out (rendering and tokenising), so that a long text never holds up a running stream.
 PREPARING_THREADS = 2
@@ -65,7 +65,8 @@ class _Live:
 
 
 class Worker:
-    """Runs requests on one thread. `submit` and `abort` may be called from any thread; events come on others."""
+    """Runs requests on one thread. `submit` and `abort` may be called from any thread; events come on others, those of
+    one step together: whoever carries them is woken once a step and not once a request."""
 
     def __init__(self, runtime: Runtime, limits: Limits | None = None, shadow_share: float = 0.0) -> None:
         self.runtime = runtime
@@ -74,6 +75,7 @@ class Worker:
         self._shadow = Shadow(runtime, shadow_share)
         self._inbox: queue.SimpleQueue[_Prepared | _Abort | _Stop] = queue.SimpleQueue()
         self._live: dict[str, _Live] = {}
+        self._happened: dict[Emit, list[Event]] = {}
         self._preparing = ThreadPoolExecutor(PREPARING_THREADS, thread_name_prefix="prepare")
         # Guards what `submit` and the thread's end must agree on: who is on the way, and whether anybody still listens.
         self._door = threading.Lock()
@@ -88,8 +90,8 @@ class Worker:
         self._thread.start()
 
     def submit(self, request: GenerateRequest, emit: Emit) -> None:
-        """Events of the request go to `emit`, from other threads; exactly one of them is terminal."""
-        emit = _unfailing(emit)
+        """Events of the request go to `emit`, from other threads; exactly one of them is terminal. Requests with the
+        same `emit` have their events of one step handed over together."""
         submitted = time.monotonic()
         with self._door:
             refused = self._refusal(request)
@@ -97,7 +99,7 @@ class Worker:
                 self._entering[request.id] = emit
                 self._preparing.submit(self._prepare, request, emit, submitted)
         if refused is not None:
-            emit(Failed(request.id, refused.code, refused.message))
+            _hand_over(emit, [Failed(request.id, refused.code, refused.message)])
 
     def abort(self, request: str) -> None:
         """End a request early; unknown or finished ones are ignored."""
@@ -124,8 +126,7 @@ class Worker:
             reasons.append(WORKER_DOWN)
         if self._stop_at is not None:
             reasons.append("the worker is draining")
-        if self.runtime.refused is not None:
-            reasons.append(f"reuse is refused: {self.runtime.refused}")
+        refused = self.runtime.refused
         return EngineStatus(
             not reasons,
             tuple(reasons),
@@ -133,6 +134,7 @@ class Worker:
             self._scheduler.waiting,
             self._scheduler.running,
             self._shadow.stats,
+            () if refused is None else (f"reuse is refused, all is computed: {refused}",),
         )
 
     def _refusal(self, request: GenerateRequest) -> EngineError | None:
@@ -162,7 +164,7 @@ class Worker:
                     return
             failure = EngineStopped("the service is stopping")
         self._leave_entrance(request.id)
-        emit(Failed(request.id, failure.code, failure.message))
+        _hand_over(emit, [Failed(request.id, failure.code, failure.message)])
 
     def _leave_entrance(self, request: str) -> bool:
         """The request is no longer on the way in; True if it was aborted meanwhile."""
@@ -177,11 +179,13 @@ class Worker:
         try:
             while True:
                 self._read_inbox()
+                self._tell()
                 if self._stop_at is not None and (
                     time.monotonic() >= self._stop_at or not (self._live or self._entering)
                 ):
                     break
                 self._do_next()
+                self._tell()
                 self._note_progress()
         except Exception:
             log.exception("the worker's thread failed")
@@ -189,6 +193,16 @@ class Worker:
             self._close_door()
             for request in list(self._live):
                 self._end(request, EngineStopped("the service is stopping"))
+            self._tell()
+
+    def _note(self, emit: Emit, event: Event) -> None:
+        self._happened.setdefault(emit, []).append(event)
+
+    def _tell(self) -> None:
+        """Hand over what happened since the last time."""
+        happened, self._happened = self._happened, {}
+        for emit, events in happened.items():
+            _hand_over(emit, events)
 
     def _note_progress(self) -> None:
         self._progress = time.monotonic()
@@ -203,7 +217,7 @@ class Worker:
         with self._door:
             left, self._entering = self._entering, {}
         for request, emit in left.items():
-            emit(Failed(request, EngineStopped.code, "the service is stopping"))
+            _hand_over(emit, [Failed(request, EngineStopped.code, "the service is stopping")])
 
     def _read_inbox(self) -> None:
         """Take all messages; wait for one when there is nothing to do."""
@@ -227,10 +241,10 @@ class Worker:
                 raise Aborted("the client went away")
             self._queue(prepared)
         except EngineError as error:
-            emit(Failed(request, error.code, error.message))
+            self._note(emit, Failed(request, error.code, error.message))
         else:
             self._live[request] = _Live(prepared, emit)
-            emit(Accepted(request, prepared.layout.length, prepared.layout.visual_tokens))
+            self._note(emit, Accepted(request, prepared.layout.length, prepared.layout.visual_tokens))
 
     def _queue(self, prepared: Prepared) -> None:
         request = prepared.request
@@ -272,7 +286,9 @@ class Worker:
 
     def _prefill_piece(self, request: str, live: _Live) -> None:
         if live.pieces is None:
-            live.generation = Generation(self.runtime, live.prepared, live.emit, self._note_progress)
+            live.generation = Generation(
+                self.runtime, live.prepared, lambda text: self._note(live.emit, text), self._note_progress
+            )
             live.pieces = live.generation.prefill()
         try:
             next(live.pieces)
@@ -313,13 +329,13 @@ class Worker:
             if live.shadowed and generation.first_logits is not None:
                 self._shadow.offer(live.prepared, generation.first_logits)
             self._forget(request)
-            live.emit(generation.finished)
+            self._note(live.emit, generation.finished)
 
     def _end(self, request: str, error: EngineError) -> None:
         live = self._live.get(request)
         if live is not None:
             self._forget(request)
-            live.emit(Failed(request, error.code, error.message))
+            self._note(live.emit, Failed(request, error.code, error.message))
 
     def _forget(self, request: str) -> None:
         """Memory and slot come back before the terminal event goes out."""
@@ -334,13 +350,9 @@ def _make_room(live: _Live) -> None:
         live.generation.decoder.make_room()
 
 
-def _unfailing(emit: Emit) -> Emit:
+def _hand_over(emit: Emit, events: Sequence[Event]) -> None:
     """A listener that fails must not take the worker's thread with it."""
-
-    def emit_safely(event: Event) -> None:
-        try:
-            emit(event)
-        except Exception:
-            log.exception("an event of request %s could not be delivered", event.request_id)
-
-    return emit_safely
+    try:
+        emit(events)
+    except Exception:
+        log.exception("events of requests %s could not be delivered", {event.request_id for event in events})

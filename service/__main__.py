@@ -25,7 +25,6 @@ from store.settings import StoreSettings
 
 
 def model_settings(settings: Settings) -> ModelSettings:
-    preset = {} if settings.policy_preset is None else {"preset": settings.policy_preset}
     ratio = Defaults().refresh_ratio if settings.refresh_ratio is None else settings.refresh_ratio
     return ModelSettings(
         path=settings.model,
@@ -35,7 +34,7 @@ def model_settings(settings: Settings) -> ModelSettings:
         device=settings.device,
         threads=settings.threads,
         namespace=settings.namespace,
-        defaults=Defaults(settings.policy, ratio, preset),
+        defaults=Defaults(settings.policy, ratio, settings.policy_options),
     )
 
 

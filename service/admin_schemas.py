@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from service.schemas import Salt, WireModel, conflict
+from service.schemas import EXAMPLE_IMAGE, Salt, WireModel, conflict
 
 Tenant = Annotated[str, Field(min_length=1, max_length=128)]
 
@@ -57,7 +57,7 @@ class ClearRequest(WireModel):
 class LookupRequest(WireModel):
     """`image` as in a chat request; `tenant` and `salt` as those of the request that would use the entry."""
 
-    image: str
+    image: Annotated[str, Field(examples=[EXAMPLE_IMAGE])]
     tenant: Tenant | None = None
     salt: Salt | None = None
 
@@ -84,6 +84,6 @@ class QuotaRequest(WireModel):
 class WarmRequest(WireModel):
     """Images to compute before they are asked about, for `tenant` and `salt`."""
 
-    images: Annotated[list[str], Field(min_length=1, max_length=10_000)]
+    images: Annotated[list[str], Field(min_length=1, max_length=10_000, examples=[[EXAMPLE_IMAGE]])]
     tenant: Tenant | None = None
     salt: Salt | None = None

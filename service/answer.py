@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.messages import Finished, ImageReport, KvReport, TextDelta, Timings, TokenLogprob, Usage
+from engine.messages import Finished, ImageReport, KvReport, Timings, TokenLogprob, Usage
 
 _KEY_PREFIX: Final = 16
 """Hex digits of a key that a user sees: enough to tell his images apart, not the whole name of an entry."""
@@ -38,8 +38,8 @@ class AnswerFrame:
     def opening(self) -> dict[str, Any]:
         return self._chunk({"role": "assistant", "content": "", "refusal": None})
 
-    def delta(self, piece: TextDelta) -> dict[str, Any]:
-        return self._chunk({"content": piece.text}, logprobs=piece.logprobs)
+    def delta(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
+        return self._chunk({"content": text}, logprobs=logprobs)
 
     def closing(self, end: Finished) -> dict[str, Any]:
         """The chunk with the reason of the end, which carries the report and the log probabilities that no

@@ -68,6 +68,7 @@ def create_app(
         version=VERSION,
         description=_DESCRIPTION,
         lifespan=lifespan,
+        telemetry={"tracing": False},  # its spans would be a second trace beside ours (service.tracing)
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
     )

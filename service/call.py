@@ -16,7 +16,7 @@ from service.answer import AnswerFrame, server_timing, x_cache
 from service.context import Services
 from service.conversation import read_conversation
 from service.errors import RequestError, ServiceError, UnavailableError, error_body
-from service.event_stream import DONE, PING, event
+from service.event_stream import DONE, event, text_events
 from service.generation import Generation
 from service.recording import RequestRecord
 from service.schemas import ChatRequest
@@ -44,6 +44,7 @@ class Call:
         self._frame = AnswerFrame(
             f"chatcmpl-{uuid.uuid4().hex}", _model_name(chat.model, services.model_names), int(time.time())
         )
+        self._text_event = text_events(lambda text: self._event(self._frame.delta(text)))
         self.stream = bool(chat.stream)
 
     async def begin(self, chat: ChatRequest, stack: AsyncExitStack) -> Generation:
@@ -78,13 +79,13 @@ class Call:
         """The whole answer at once."""
         text: list[str] = []
         logprobs: list[TokenLogprob] = []
-        async with aclosing(generation.output(self._services.settings.ping_interval)) as output:
+        async with aclosing(generation.output()) as output:
             async for piece in output:
                 if isinstance(piece, TextDelta):
                     self._record.text()
                     text.append(piece.text)
                     logprobs += piece.logprobs
-                elif isinstance(piece, Finished):
+                else:
                     end = piece
         self._record.finished(end)
         timing = {"queue": end.timings.queue, "ttft": end.timings.first_token, "total": end.timings.total}
@@ -99,7 +100,7 @@ class Call:
         """The answer as server-sent events; a failure on the way is one error event."""
         try:
             yield self._event(self._frame.opening())
-            async with aclosing(generation.output(self._services.settings.ping_interval)) as output:
+            async with aclosing(generation.output()) as output:
                 async for piece in output:
                     for chunk in self._pieces(piece):
                         yield chunk
@@ -108,17 +109,20 @@ class Call:
             yield event(error_body(error.code, error.message))
         yield DONE
 
-    def _pieces(self, piece: TextDelta | Finished | None) -> Iterator[bytes]:
-        if piece is None:
-            yield PING
-        elif isinstance(piece, TextDelta):
+    def _pieces(self, piece: TextDelta | Finished) -> Iterator[bytes]:
+        if isinstance(piece, TextDelta):
             self._record.text()
-            yield self._event(self._frame.delta(piece))
+            yield self._delta(piece)
         else:
             self._record.finished(piece)
             yield self._event(self._frame.closing(piece))
             if self._wants_usage:
                 yield event(self._frame.usage(piece.usage))
+
+    def _delta(self, piece: TextDelta) -> bytes:
+        if piece.logprobs:
+            return self._event(self._frame.delta(piece.text, piece.logprobs))
+        return self._text_event(piece.text)
 
     def _event(self, chunk: dict[str, Any]) -> bytes:
         # With a usage chunk to come, OpenAI's other chunks say that they have none.

@@ -36,6 +36,7 @@ def _engine(status: EngineStatus) -> Iterator[Metric]:
     yield _gauge("num_requests_running", "Requests the engine works on.", status.running)
     yield _gauge("engine_ready", "1 if the engine takes requests.", status.ready)
     yield _gauge("engine_progress_age_seconds", "Since the worker last did a step.", status.progress_seconds)
+    yield _gauge("engine_degraded", "Number of things that are wrong with the engine.", len(status.degraded))
     shadow = status.shadow
     yield _counter("shadow_checks", "Requests that also ran by full prefill.", shadow.checked)
     yield _counter("shadow_agreements", "Of those, same most likely first token.", shadow.agreed)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from engine.messages import EngineStatus, Finished
+from engine.messages import EngineStatus, Finished, ImageOutcome
 from service.engine_metrics import EngineCollector
+from service.errors import ERROR_TABLE
 from store.types import StoreStats
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -32,6 +33,9 @@ class Metrics:
         self.requests = counter(
             "requests", "Chat requests by outcome: ok, client_gone, or the error code.", "outcome"
         )
+        # A series that begins with its first count has no rate yet: the first failures would raise no alert.
+        for outcome in ("ok", *(code for code, kind in ERROR_TABLE.items() if kind.status >= 429)):
+            self.requests.labels(outcome)
         self.disconnects = counter("client_disconnects", "Requests whose client left before the end.")
         self.ttft = histogram("time_to_first_token_seconds", "Request received to first text.", _LATENCY)
         self.itl = histogram(
@@ -53,6 +57,8 @@ class Metrics:
         self.not_modified = counter("image_not_modified", "Known URLs whose host said they are unchanged.")
         self.image_failures = counter("image_failures", "Images refused, by error code.", "reason")
         self.lookups = counter("image_lookups", "Images looked up in the store, by outcome.", "outcome")
+        for outcome in get_args(ImageOutcome):
+            self.lookups.labels(outcome)
         self.hits = counter("image_hits", "Images found in the store, by tier.", "tier")
         self.visual_tokens = counter(
             "visual_tokens", "Visual tokens: reused as stored, or refreshed.", "kind"

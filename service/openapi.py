@@ -18,7 +18,7 @@ from service.admin_schemas import (
     QuotaRequest,
     WarmRequest,
 )
-from service.schemas import ChatRequest, WireModel
+from service.schemas import EXAMPLE_IMAGE, ChatRequest, WireModel
 
 _REF: Final = "#/components/schemas/{model}"
 _BODIES: Final = (
@@ -46,12 +46,6 @@ _ERROR_SCHEMA: Final[dict[str, Any]] = {
         }
     },
 }
-# A picture that is there wherever the example is tried; a URL is written in its place.
-_IMAGE: Final = (
-    "data:image/png;base64,"
-    "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAFElEQVR4nGM8ISfHgA0wYRUdtBIA0MoBFD5jqJkAAA"
-    "AASUVORK5CYII="
-)
 _CHAT_EXAMPLES: Final[dict[str, Any]] = {
     "openai": {
         "summary": "OpenAI parts, streamed",
@@ -60,7 +54,7 @@ _CHAT_EXAMPLES: Final[dict[str, Any]] = {
                 {
                     "role": "user",
                     "content": [
-                        {"type": "image_url", "image_url": {"url": _IMAGE}},
+                        {"type": "image_url", "image_url": {"url": EXAMPLE_IMAGE}},
                         {"type": "text", "text": "What is the total?"},
                     ],
                 }
@@ -68,10 +62,13 @@ _CHAT_EXAMPLES: Final[dict[str, Any]] = {
             "stream": True,
         },
     },
-    "shorthand": {"summary": "For curl", "value": {"prompt": "What is the total?", "images": [_IMAGE]}},
+    "shorthand": {
+        "summary": "For curl",
+        "value": {"prompt": "What is the total?", "images": [EXAMPLE_IMAGE]},
+    },
     "cache": {
         "summary": "Recompute a fifth of the visual tokens",
-        "value": {"prompt": "What is the total?", "images": [_IMAGE], "cache": {"refresh_ratio": 0.2}},
+        "value": {"prompt": "What is the total?", "images": [EXAMPLE_IMAGE], "cache": {"refresh_ratio": 0.2}},
     },
 }
 
@@ -84,22 +81,25 @@ def error_answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def json_body(model: type[WireModel], examples: dict[str, Any] | None = None) -> dict[str, Any]:
-    """`requestBody` of an operation that reads `model`."""
+def reads(model: type[WireModel], examples: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What an operation whose body is `model` has in the document: the body, and how it may be refused unread."""
     media: dict[str, Any] = {"schema": {"$ref": _REF.format(model=model.__name__)}}
     if examples is not None:
         media["examples"] = examples
-    return {"required": True, "content": {"application/json": media}}
+    body = {"required": True, "content": {"application/json": media}}
+    return {"requestBody": body, "responses": error_answers(400, 408, 413, 415)}
 
 
+_CHAT_BODY: Final = reads(ChatRequest, _CHAT_EXAMPLES)
 CHAT_OPERATION: Final[dict[str, Any]] = {
-    "requestBody": json_body(ChatRequest, _CHAT_EXAMPLES),
+    **_CHAT_BODY,
     "responses": {
         "200": {
             "description": "An OpenAI chat completion with a `kv_report`, or its chunks as events.",
-            "content": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {}},
+            "content": {"text/event-stream": {}},
         },
-        **error_answers(400, 401, 404, 413, 415, 429, 500, 503, 504),
+        **_CHAT_BODY["responses"],
+        **error_answers(404, 429, 500, 503, 504),
     },
 }
 

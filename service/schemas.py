@@ -44,6 +44,12 @@ UNSUPPORTED_IN_MESSAGE: Final[dict[str, tuple[object, ...]]] = {
 }
 UNSUPPORTED_IN_CACHE: Final[dict[str, tuple[object, ...]]] = {"id": ()}
 
+# A picture that is there wherever the example is tried; a URL is written in its place.
+EXAMPLE_IMAGE: Final = (
+    "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAFElEQVR4nGM8ISfHgA0wYRUdtBIA0MoBFD5jqJkAAA"
+    "AASUVORK5CYII="
+)
 LAST_PRIORITY: Final = 100
 """What a caller may choose to be served behind everybody else's requests."""
 

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import time
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI
 
 from service.admission import Admission
+from service.http_protocol import BoundedProtocol
 from service.settings import Settings
 
 _LAST_WORDS_SECONDS: Final = 2
 """After the drain time, for error events to be written and connections to close."""
+
+SERVING: Final[dict[str, Any]] = {
+    "loop": "uvloop",
+    "http": BoundedProtocol,
+    "ws": "none",
+    "log_config": None,
+    "access_log": False,
+}
+"""uvicorn's options, wherever the app is served; all named, so that no package that happens to be there changes one."""
 
 
 class DrainingServer(uvicorn.Server):
@@ -25,8 +35,7 @@ class DrainingServer(uvicorn.Server):
             app,
             host=settings.host,
             port=settings.port,
-            log_config=None,
-            access_log=False,
+            **SERVING,
             timeout_graceful_shutdown=_LAST_WORDS_SECONDS,
         )
         super().__init__(config)

@@ -7,6 +7,7 @@ limit.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,11 +62,21 @@ def _parse_api_key(value: object) -> object:
     return ApiKey(tenant=name, secret=SecretStr(secret))
 
 
+def _parse_object(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ValueError('expected a JSON object such as {"preset": "paper"}') from None
+
+
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_list)]
 ApiKeys = Annotated[
     tuple[Annotated[ApiKey, BeforeValidator(_parse_api_key)], ...], BeforeValidator(_split_list)
 ]
 Formats = Annotated[tuple[ImageFormat, ...], BeforeValidator(_split_list)]
+PolicyOptions = Annotated[Mapping[str, bool | int | float | str], BeforeValidator(_parse_object)]
 Positive = Annotated[float, Field(gt=0)]
 
 
@@ -122,7 +133,7 @@ class Settings(BaseModel):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")] = "auto"
     threads: Annotated[int, Field(ge=1)] | None = None
     policy: str = "conduit"
-    policy_preset: str | None = None
+    policy_options: PolicyOptions = {}
     refresh_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
     max_queue: Annotated[int, Field(ge=1)] = 64
     max_running: Annotated[int, Field(ge=1)] = 8

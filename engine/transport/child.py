@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-import queue
 import signal
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
 from engine.build import Started, start_worker
 from engine.errors import EngineError
+from engine.messages import Event
+from engine.transport.pictures import KeptPictures
 from engine.transport.wire import (
     Abort,
     Call,
     CannotStart,
+    Forget,
     FromWorker,
     Happened,
     Heartbeat,
@@ -37,23 +40,21 @@ class Child:
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
-        self._outbox: queue.SimpleQueue[FromWorker | None] = queue.SimpleQueue()
+        self._sending = threading.Lock()
         self._stopped = threading.Event()
         self._asked_to_stop = threading.Event()
         self._drain_seconds = 0.0
         self._calls = ThreadPoolExecutor(4, thread_name_prefix="admin")
-        self._sender = threading.Thread(target=self._send, name="sender", daemon=True)
 
     def run(self) -> int:
-        self._sender.start()
         launch = self._pipe.recv()
         assert isinstance(launch, Launch)
         try:
             started = start_worker(launch.model, launch.store, launch.limits, launch.shadow_share)
         except (EngineError, StoreError) as error:
-            self._outbox.put(CannotStart(str(error)))
+            self._send(CannotStart(str(error)))
             return self._finish(2)
-        self._outbox.put(Ready(started.info))
+        self._send(Ready(started.info))
         threading.Thread(target=self._beat, args=(started,), name="heartbeat", daemon=True).start()
         # The pipe is served on while running requests drain; it ends with this process, or with the parent.
         threading.Thread(target=self._serve, args=(started,), name="receiver", daemon=True).start()
@@ -64,6 +65,7 @@ class Child:
 
     def _serve(self, started: Started) -> None:
         """Handle messages as they come."""
+        pictures = KeptPictures()
         while True:
             try:
                 message: ToWorker = self._pipe.recv()
@@ -73,7 +75,9 @@ class Child:
                 return
             match message:
                 case Submit(request):
-                    started.worker.submit(request, lambda event: self._outbox.put(Happened(event)))
+                    started.worker.submit(pictures.unpacked(request), self._tell)
+                case Forget(keys):
+                    pictures.forget(keys)
                 case Abort(request_id):
                     started.worker.abort(request_id)
                 case Call():
@@ -84,6 +88,9 @@ class Child:
                 case Launch():
                     log.error("a second launch was asked of a running worker")
 
+    def _tell(self, events: Sequence[Event]) -> None:
+        self._send(Happened(tuple(events)))
+
     def _call(self, started: Started, call: Call) -> None:
         value: object = None
         failure: Exception | None = None
@@ -91,26 +98,26 @@ class Child:
             value = started.desk.answer(call.method, call.arguments)
         except (EngineError, StoreError) as error:
             failure = error
-        self._outbox.put(Reply(call.number, value, failure))
+        self._send(Reply(call.number, value, failure))
 
     def _beat(self, started: Started) -> None:
         while not self._stopped.wait(HEARTBEAT_SECONDS):
-            self._outbox.put(Heartbeat(started.worker.status()))
+            self._send(Heartbeat(started.worker.status()))
 
-    def _send(self) -> None:
-        while (message := self._outbox.get()) is not None:
-            try:
+    def _send(self, message: FromWorker) -> None:
+        """Written by the thread that has something to say: a thread for it would have to wait for the interpreter's
+        lock while the model computes. The parent always reads, so that nobody waits here for long."""
+        try:
+            with self._sending:
                 self._pipe.send(message)
-            except OSError:
-                return  # the parent is gone
-            except Exception:
-                log.exception("a message could not be sent")
+        except OSError:
+            pass  # the parent is gone
+        except Exception:
+            log.exception("a message could not be sent")
 
     def _finish(self, code: int) -> int:
         self._stopped.set()
         self._calls.shutdown()
-        self._outbox.put(None)
-        self._sender.join()
         return code
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from engine.transport.streams import Streams
 
 
 class LocalWorker(Protocol):
-    def submit(self, request: GenerateRequest, emit: Callable[[Event], None]) -> None: ...
+    def submit(self, request: GenerateRequest, emit: Callable[[Sequence[Event]], None]) -> None: ...
     def abort(self, request: str) -> None: ...
     def status(self) -> EngineStatus: ...
     def stop(self, drain_seconds: float) -> None: ...

@@ -22,11 +22,13 @@ from engine.errors import EngineStopped, InternalError
 from engine.messages import WORKER_DOWN, EngineInfo, EngineStatus, Event, Failed, Finished, GenerateRequest
 from engine.tracing import current_traceparent
 from engine.transport.admin import AdminProxy
+from engine.transport.pictures import SentPictures
 from engine.transport.streams import Streams
 from engine.transport.wire import (
     Abort,
     Call,
     CannotStart,
+    Forget,
     FromWorker,
     Happened,
     Heartbeat,
@@ -58,6 +60,7 @@ class _Child:
         theirs.close()
         self._owner = owner
         self._outbox: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
+        self._pictures = SentPictures()
         self.heard = time.monotonic()
         self.status: EngineStatus | None = None
         self.started: Future[EngineInfo] = Future()
@@ -103,14 +106,22 @@ class _Child:
     def _send(self) -> None:
         while (message := self._outbox.get()) is not None:
             try:
-                self._pipe.send(message)
+                if isinstance(message, Submit):
+                    self._submit(message.request)
+                else:
+                    self._pipe.send(message)
             except OSError:
                 return  # the supervisor sees the same end
             except Exception:
                 log.exception("a message to the worker could not be sent")
                 if isinstance(message, Submit):
                     lost = Failed(message.request.id, InternalError.code, "the request could not be sent")
-                    self._owner.streams.hand_over(lost)
+                    self._owner.streams.hand_over([lost])
+
+    def _submit(self, request: GenerateRequest) -> None:
+        self._pipe.send(Submit(self._pictures.packed(request)))
+        if surplus := self._pictures.sent(request):
+            self._pipe.send(Forget(surplus))
 
     def _receive(self) -> None:
         while True:
@@ -126,8 +137,8 @@ class _Child:
                     self.started.set_exception(EngineStopped(text))
                 case Heartbeat(status):
                     self.status = status
-                case Happened(event):
-                    self._owner.streams.hand_over(event)
+                case Happened(events):
+                    self._owner.streams.hand_over(events)
                 case Reply():
                     self._owner.replied(message)
 
@@ -248,7 +259,7 @@ class ProcessClient:
                 self._child.send(message)
                 return
         if request is not None:
-            self.streams.hand_over(Failed(request, EngineStopped.code, self._trouble or WORKER_DOWN))
+            self.streams.hand_over([Failed(request, EngineStopped.code, self._trouble or WORKER_DOWN)])
 
     def _supervise(self) -> None:
         backoff = 1.0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engine.messages import EngineInfo, EngineStatus, Event, GenerateRequest
 from engine.settings import Limits, ModelSettings
+from engine.transport.pictures import PictureKey
 from store.settings import StoreSettings
 
 
@@ -22,7 +23,16 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
+    """Images that the worker keeps come without their pixels (`engine.transport.pictures`)."""
+
     request: GenerateRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Pictures that the worker need not keep any more."""
+
+    pictures: tuple[PictureKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +54,7 @@ class Stop:
     drain_seconds: float
 
 
-ToWorker = Launch | Submit | Abort | Call | Stop
+ToWorker = Launch | Submit | Forget | Abort | Call | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,9 @@ class CannotStart:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    event: Event
+    """Events of one step of the worker, of any requests."""
+
+    events: tuple[Event, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,20 @@
-"""The operator's verbs at the terminal: `cache stats`, `ls`, `rm`, `evict`, `clear`, `verify`, `warm`."""
+"""The operator's verbs at the terminal: `cache stats`, `ls`, `rm`, `evict`, `clear`, `pin`, `unpin`, `quota`, `verify`,
+`warm`."""
 
 from __future__ import annotations
 
 import argparse
 import time
 from typing import Any, Final, TextIO, TypeAlias
+from urllib.parse import quote
 
 from service.cli.chat import image_url
 from service.cli.client import CommandFailed, Service
-from service.cli.report import binary, entry_lines, stats_lines
+from service.cli.report import binary, entry_lines, quota_lines, stats_lines
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
+_LIFT: Final = "none"
 _SIZE_UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
@@ -19,6 +22,7 @@ def add_cache(cache: Verbs) -> None:
     """The verbs of `cache` and their options."""
     _add_looking(cache)
     _add_removing(cache)
+    _add_keeping(cache)
     warming = cache.add_parser("warm", help="compute images before they are asked about")
     warming.add_argument("images", nargs="+", metavar="IMAGE", help="URL or file")
     warming.add_argument("--tenant")
@@ -49,6 +53,20 @@ def _add_removing(cache: Verbs) -> None:
     clearing.add_argument("--tenant")
     clearing.add_argument("--include-pinned", action="store_true")
     clearing.set_defaults(run=_clear)
+
+
+def _add_keeping(cache: Verbs) -> None:
+    pinning = cache.add_parser("pin", help="keep entries by key: evicted last for --ttl, without it never")
+    pinning.add_argument("keys", nargs="+", metavar="KEY")
+    pinning.add_argument("--ttl", type=float, metavar="SECONDS")
+    pinning.set_defaults(run=_pin)
+    unpinning = cache.add_parser("unpin", help="let entries go as others do")
+    unpinning.add_argument("keys", nargs="+", metavar="KEY")
+    unpinning.set_defaults(run=_unpin)
+    quota = cache.add_parser("quota", help="show what tenants may hold; with BYTES, set it for one")
+    quota.add_argument("tenant", nargs="?")
+    quota.add_argument("bytes", nargs="?", type=_quota_size, help=f"in each tier, or '{_LIFT}' to lift it")
+    quota.set_defaults(run=_quota)
 
 
 def _add_filter(verb: argparse.ArgumentParser) -> None:
@@ -95,11 +113,42 @@ def _clear(service: Service, options: argparse.Namespace, out: TextIO) -> None:
     print(f"left {result['skipped_leased']} in use, {result['skipped_pinned']} pinned", file=out)
 
 
+def _pin(service: Service, options: argparse.Namespace, out: TextIO) -> None:
+    kind: dict[str, Any] = {"hard": True} if options.ttl is None else {"ttl": options.ttl}
+    for key in options.keys:
+        service.call("POST", f"/v1/cache/pins/{key}", json=kind)
+        print(f"pinned {key}", file=out)
+
+
+def _unpin(service: Service, options: argparse.Namespace, out: TextIO) -> None:
+    for key in options.keys:
+        service.call("DELETE", f"/v1/cache/pins/{key}")
+        print(f"unpinned {key}", file=out)
+
+
+def _quota(service: Service, options: argparse.Namespace, out: TextIO) -> None:
+    if options.tenant is None:
+        quotas = service.call("GET", "/v1/cache/quotas")["quotas"]
+        print(*quota_lines(quotas), sep="\n", file=out)
+        return
+    path = f"/v1/cache/quotas/{quote(options.tenant, safe='')}"
+    if options.bytes is None:
+        print(*quota_lines([service.call("GET", path)]), sep="\n", file=out)
+    elif options.bytes == _LIFT:
+        service.call("DELETE", path)
+        print(f"{options.tenant} has no quota", file=out)
+    else:
+        service.call("PUT", path, json={"bytes": options.bytes})
+        print(f"{options.tenant} may hold {binary(options.bytes)} in each tier", file=out)
+
+
 def _verify(service: Service, options: argparse.Namespace, out: TextIO) -> None:
     for report in service.stream("/v1/cache/verify", {}):
+        if not report["done"]:  # counts are those of all tiers so far
+            print(f"{report['tier']}: {report['checked']} of {report['total']} records checked", file=out)
+            continue
         removed = ", ".join(f"{count} {reason}" for reason, count in report["removed"].items()) or "none"
-        line = f"{report['tier']}: {report['checked']}/{report['total']} records checked, removed: {removed}"
-        print(line, file=out)
+        print(f"{report['checked']} records checked, removed: {removed}", file=out)
         for tier in report["failed"]:
             print(f"could not be read to the end: {tier}", file=out)
 
@@ -121,6 +170,10 @@ def _warm(service: Service, options: argparse.Namespace, out: TextIO) -> None:
 def _filter(options: argparse.Namespace) -> dict[str, Any]:
     names = ("tenant", "model", "tier", "older_than", "min_bytes")
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+def _quota_size(text: str) -> int | str:
+    return _LIFT if text == _LIFT else size(text)
 
 
 def size(text: str) -> int:

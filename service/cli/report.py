@@ -60,7 +60,7 @@ def _tier_row(tier: Mapping[str, Any]) -> list[str]:
 
 def entry_lines(entries: Sequence[Mapping[str, Any]], now: float, header: bool) -> list[str]:
     """A page of entries. `now` is in seconds since the epoch."""
-    names = ["key", "tenant", "model", "size", "pixels", "tokens", "tiers", "hits", "used"]
+    names = ["key", "tenant", "model", "size", "pixels", "tokens", "tiers", "hits", "used", "pinned"]
     rows = [
         [
             entry["key"],
@@ -72,10 +72,17 @@ def entry_lines(entries: Sequence[Mapping[str, Any]], now: float, header: bool) 
             "+".join(entry["tiers"]),
             str(entry["hits"]),
             f"{age(now - entry['last_used'])} ago",
+            entry["pinned"] or "-",
         ]
         for entry in entries
     ]
     return table([names, *rows] if header else rows)
+
+
+def quota_lines(quotas: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What tenants may hold in each tier, and what they hold."""
+    rows = [[quota["tenant"], binary(quota["bytes"]), binary(quota["held"])] for quota in quotas]
+    return table([["tenant", "quota", "held"], *rows])
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -87,19 +87,31 @@ class UrlIndex:
 
 
 class UploadIndex:
-    """Pictures by the digest of the file that they were decoded from: a repeated upload is not decoded again."""
+    """Pictures by the digest of what was sent, a text or a file: a repeated upload is not unpacked and decoded
+    again. (Of a text: hashing it costs a fraction of reading its base64.)"""
 
     def __init__(self, max_bytes: int) -> None:
         self._recent: _Recent[ImageInput] = _Recent(max_bytes, lambda image: image)
 
+    def find(self, tenant: str, sent: str | bytes) -> ImageInput | None:
+        """The picture that `sent` was found to be."""
+        return self._recent.get(_upload_key(tenant, sent))
+
     def find_or_decode(
-        self, tenant: str, data: bytes, decode: Callable[[bytes], ImageInput]
+        self, tenant: str, sent: str | bytes, decode: Callable[[], ImageInput]
     ) -> tuple[ImageInput, bool]:
-        """The picture in `data`, and whether it was known. Raises what `decode` raises."""
-        key = (tenant, hashlib.sha256(data).digest())
+        """The picture in `sent`, and whether it was known. Raises what `decode` raises."""
+        key = _upload_key(tenant, sent)
         known = self._recent.get(key)
         if known is not None:
             return known, True
-        image = decode(data)
+        image = decode()
         self._recent.put(key, image)
         return image, False
+
+
+def _upload_key(tenant: str, sent: str | bytes) -> Hashable:
+    # The kind goes in too: a file that holds the text of a picture is no picture.
+    if isinstance(sent, str):
+        return tenant, "text", hashlib.sha256(sent.encode()).digest()
+    return tenant, "file", hashlib.sha256(sent).digest()

@@ -19,6 +19,8 @@ from service.images.known_images import KnownImage, UploadIndex, UrlIndex
 _AT_ONCE: Final = 4
 """Images of one request in work at the same time: more would let one request hold many decoded pictures at
 once."""
+_HASHED_AT_ONCE: Final = 256 * 1024
+"""Of what is no longer, the digest takes less than handing it to a thread would."""
 
 
 class ImageObserver(Protocol):
@@ -94,9 +96,9 @@ class ImageLoader:
         text = reference.text.strip()
         head = text[:8].lower()
         if reference.inline:
-            return await self._decode(lambda: decode_base64(text.encode(), self._max_bytes), tenant)
+            return await self._decode(text, lambda: decode_base64(text.encode(), self._max_bytes), tenant)
         if head.startswith("data:"):
-            return await self._decode(lambda: decode_data_url(text, self._max_bytes), tenant)
+            return await self._decode(text, lambda: decode_data_url(text, self._max_bytes), tenant)
         if head.startswith(("http://", "https://")):
             return await self._fetch(text, tenant)
         raise ImageError("invalid_image_url", "it is neither an http(s) URL nor a data URL.")
@@ -111,14 +113,17 @@ class ImageLoader:
             assert known is not None  # the fetcher says so only of what it was told is known
             self._observer.image_not_modified()
             return known.image
-        image = await self._decode(lambda: data, tenant)
+        image = await self._decode(data, lambda: data, tenant)
         self._urls.put(tenant, url, KnownImage(fetched.validators, image))
         return image
 
-    async def _decode(self, content: Callable[[], bytes], tenant: str) -> ImageInput:
+    async def _decode(self, sent: str | bytes, content: Callable[[], bytes], tenant: str) -> ImageInput:
+        """The picture whose file is `content()`, which takes its time where `sent` is a text."""
+        if len(sent) <= _HASHED_AT_ONCE and (found := self._uploads.find(tenant, sent)) is not None:
+            return found
         started = time.monotonic()
         image, known = await self._decoder.run(
-            lambda: self._uploads.find_or_decode(tenant, content(), self._decoder.decode)
+            lambda: self._uploads.find_or_decode(tenant, sent, lambda: self._decoder.decode(content()))
         )
         if not known:
             self._observer.image_decoded(time.monotonic() - started)

@@ -10,11 +10,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from service.admin_schemas import ClearRequest, EntryQuery, EvictRequest, LookupRequest
+from service.answer_schemas import LookupBody
 from service.audit import audit
 from service.context import Services
 from service.conversation import ImageReference, PlacedImage
-from service.openapi import error_answers, json_body
-from service.routes.entry_key import checked_key, no_entry
+from service.openapi import error_answers, reads
+from service.routes.entry_key import EntryKey, checked_key, no_entry
 from service.tenancy import DEFAULT_TENANT, namespace
 from service.validation import read_body
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, StoreStats
@@ -38,10 +39,11 @@ def cache_router(services: Services) -> APIRouter:
     for path, handler, body, answer in (
         ("/evict", endpoint.evict, EvictRequest, EvictResult),
         ("/clear", endpoint.clear, ClearRequest, EvictResult),
-        ("/lookup", endpoint.lookup, LookupRequest, None),
+        ("/lookup", endpoint.lookup, LookupRequest, LookupBody),
     ):
-        extra = {"requestBody": json_body(body)}
-        router.add_api_route(path, handler, methods=["POST"], response_model=answer, openapi_extra=extra)
+        router.add_api_route(
+            path, handler, methods=["POST"], response_model=answer, openapi_extra=reads(body)
+        )
     return router
 
 
@@ -63,14 +65,14 @@ class CacheEndpoint:
         page = await self._cache.entries(select, query.cursor, query.limit)
         return JSONResponse(_PAGE.dump_python(page, mode="json"))
 
-    async def entry(self, key: str) -> JSONResponse:
+    async def entry(self, key: EntryKey) -> JSONResponse:
         """One entry. Looking does not count as use."""
         found = await self._cache.entry(checked_key(key))
         if found is None:
             raise no_entry()
         return JSONResponse(_ENTRY.dump_python(found, mode="json"))
 
-    async def delete(self, key: str, request: Request) -> Response:
+    async def delete(self, key: EntryKey, request: Request) -> Response:
         """Remove one entry from every tier."""
         if not await self._cache.delete(checked_key(key)):
             raise no_entry()

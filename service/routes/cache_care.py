@@ -16,28 +16,25 @@ from starlette.responses import JSONResponse, Response
 from engine.messages import Finished, GenerateRequest, ImageInput, ImagePart, Message, Sampling, TextPart
 from service.admin_schemas import PinRequest, QuotaRequest, WarmRequest
 from service.answer import image_body
+from service.answer_schemas import CompactBody, QuotasBody
 from service.audit import audit
 from service.context import Services
 from service.conversation import ImageReference, PlacedImage
 from service.errors import RequestError, ServiceError, error_body
 from service.event_stream import DONE, PING, EventStream, event
 from service.generation import Generation
-from service.openapi import error_answers, json_body
-from service.routes.entry_key import checked_key, no_entry
-from service.schemas import LAST_PRIORITY, WireModel
+from service.openapi import error_answers, reads
+from service.routes.entry_key import EntryKey, checked_key, no_entry
+from service.schemas import LAST_PRIORITY
 from service.tenancy import DEFAULT_TENANT, namespace
 from service.validation import read_body
+from store.keys import owner
 from store.types import QuotaInfo, VerifyProgress
 
 _QUOTA: Final = TypeAdapter(QuotaInfo)
 _QUOTAS: Final = TypeAdapter(tuple[QuotaInfo, ...])
 _PROGRESS: Final = TypeAdapter(VerifyProgress)
 _ERRORS: Final = error_answers(400, 401, 403, 404, 503)
-_STREAM: Final[dict[str, Any]] = {
-    "responses": {
-        "200": {"description": "Progress as server-sent events.", "content": {"text/event-stream": {}}}
-    }
-}
 _REPORT_INTERVAL: Final = 0.2
 _WARM_PRIORITY: Final = LAST_PRIORITY + 1
 """Behind every request that somebody waits for."""
@@ -49,26 +46,22 @@ def cache_care_router(services: Services) -> APIRouter:
     router = APIRouter(prefix="/v1/cache", tags=["cache"], responses=dict(_ERRORS))
     add = router.add_api_route
     pin, quota = "/pins/{key}", "/quotas/{tenant}"
-    add(pin, care.pin, methods=["POST"], status_code=204, openapi_extra=_body(PinRequest))
+    add(pin, care.pin, methods=["POST"], status_code=204, openapi_extra=reads(PinRequest))
     add(pin, care.unpin, methods=["DELETE"], status_code=204)
-    add("/quotas", care.quotas, methods=["GET"])
+    add("/quotas", care.quotas, methods=["GET"], response_model=QuotasBody)
     add(quota, care.quota, methods=["GET"], response_model=QuotaInfo)
-    add(quota, care.set_quota, methods=["PUT"], status_code=204, openapi_extra=_body(QuotaRequest))
+    add(quota, care.set_quota, methods=["PUT"], status_code=204, openapi_extra=reads(QuotaRequest))
     add(quota, care.lift_quota, methods=["DELETE"], status_code=204)
-    add("/compact", care.compact, methods=["POST"])
-    add("/verify", care.verify, methods=["POST"], response_model=None, openapi_extra=_STREAM)
-    add(
-        "/warm",
-        care.warm,
-        methods=["POST"],
-        response_model=None,
-        openapi_extra={**_body(WarmRequest), **_STREAM},
-    )
+    add("/compact", care.compact, methods=["POST"], response_model=CompactBody)
+    stream: dict[str, Any] = {
+        "methods": ["POST"],
+        "response_model": None,
+        "response_class": Response,
+        "responses": {200: {"description": "Progress as events.", "content": {EventStream.media_type: {}}}},
+    }
+    add("/verify", care.verify, **stream)
+    add("/warm", care.warm, openapi_extra=reads(WarmRequest), **stream)
     return router
-
-
-def _body(model: type[WireModel]) -> dict[str, Any]:
-    return {"requestBody": json_body(model)}
 
 
 class CacheCareEndpoint:
@@ -79,7 +72,7 @@ class CacheCareEndpoint:
         self._cache = services.client.cache
         self._limits = services.body_limits
 
-    async def pin(self, key: str, request: Request) -> Response:
+    async def pin(self, key: EntryKey, request: Request) -> Response:
         """Keep an entry: evicted last for `ttl` seconds, or never."""
         order = await read_body(request, PinRequest, self._limits)
         if not await self._cache.pin(checked_key(key), order.ttl):
@@ -87,10 +80,10 @@ class CacheCareEndpoint:
         audit(request, "pin", key=key, ttl=order.ttl)
         return Response(status_code=204)
 
-    async def unpin(self, key: str, request: Request) -> Response:
+    async def unpin(self, key: EntryKey, request: Request) -> Response:
         """Let an entry go as others do."""
         if not await self._cache.unpin(checked_key(key)):
-            raise no_entry()
+            raise RequestError("entry_not_found", "There is no entry of that key, or it is not pinned.")
         audit(request, "unpin", key=key)
         return Response(status_code=204)
 
@@ -103,8 +96,12 @@ class CacheCareEndpoint:
         return JSONResponse(_QUOTA.dump_python(await self._limit_of(tenant), mode="json"))
 
     async def set_quota(self, tenant: str, request: Request) -> Response:
-        """Limit what a tenant may hold in each tier; what is above is evicted."""
+        """Limit what a tenant may hold in each tier; what is above goes with its next write."""
         order = await read_body(request, QuotaRequest, self._limits)
+        if owner(tenant) != tenant:
+            raise RequestError(
+                "invalid_request", f"A quota is the whole tenant's: {owner(tenant)}.", param="tenant"
+            )
         await self._cache.set_quota(tenant, order.bytes)
         audit(request, "set quota", tenant_limited=tenant, bytes=order.bytes)
         return Response(status_code=204)
@@ -131,14 +128,17 @@ class CacheCareEndpoint:
     async def verify(self, request: Request) -> Response:
         """Read and check every record; damaged ones are removed."""
         audit(request, "verify")
-        return EventStream(self._verify_events(), AsyncExitStack(), {})
+        return self._stream(self._verify_events())
 
     async def warm(self, request: Request) -> Response:
         """Compute and store images before they are asked about, one after the other behind all other
         requests."""
         order = await read_body(request, WarmRequest, self._limits)
         audit(request, "warm", images=len(order.images))
-        return EventStream(self._warm_events(order), AsyncExitStack(), {})
+        return self._stream(self._warm_events(order))
+
+    def _stream(self, events: AsyncGenerator[bytes, None]) -> EventStream:
+        return EventStream(events, AsyncExitStack(), {}, self._services.settings.ping_interval)
 
     async def _verify_events(self) -> AsyncGenerator[bytes, None]:
         clock = asyncio.get_running_loop().time
@@ -182,6 +182,6 @@ class CacheCareEndpoint:
         deadline = asyncio.get_running_loop().time() + settings.request_timeout
         async with Generation(self._services.client, request, deadline) as generation:
             await generation.accepted()
-            async with aclosing(generation.output(settings.request_timeout)) as output:
+            async with aclosing(generation.output()) as output:
                 ends = [piece async for piece in output if isinstance(piece, Finished)]
         return image_body(ends[0].report.images[0])

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.answer_schemas import CompletionBody
 from service.call import Call
 from service.context import Services
 from service.disconnect import ClientGone, run_until_disconnect
@@ -31,7 +32,7 @@ def chat_router(services: Services) -> APIRouter:
             endpoint.answer,
             methods=["POST"],
             operation_id=name,
-            response_model=None,
+            response_model=CompletionBody,
             openapi_extra=CHAT_OPERATION,
         )
     return router
@@ -56,7 +57,8 @@ class ChatEndpoint:
             call, generation = await self._begin(request, stack)
             if not call.stream:
                 return await run_until_disconnect(request.receive, call.complete(generation))
-            return EventStream(call.chunks(generation), stack.pop_all(), call.stream_headers())
+            interval = self._services.settings.ping_interval
+            return EventStream(call.chunks(generation), stack.pop_all(), call.stream_headers(), interval)
 
     async def _begin(self, request: Request, stack: AsyncExitStack) -> tuple[Call, Generation]:
         # A frame of its own: the body with its images in base64 is not kept while the answer is generated.

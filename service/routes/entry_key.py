@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Annotated, Final
+
+from fastapi import Path
 
 from service.errors import RequestError
 
 _KEY: Final = re.compile(r"[0-9a-f]{64}")
+EntryKey = Annotated[str, Path(json_schema_extra={"pattern": f"^{_KEY.pattern}$"})]
+"""A key as it stands in a path. It is checked by `checked_key`: what cannot be a key is one that nobody holds."""
 
 
 def checked_key(key: str) -> str:

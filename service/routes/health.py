@@ -11,6 +11,8 @@ from typing import Any, Final
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from engine.errors import EngineError
+from service.answer_schemas import LivezBody, ModelBody, ModelsBody, ReadyzBody, VersionBody
 from service.context import Services
 from service.errors import RequestError
 from service.metrics import CONTENT_TYPE
@@ -19,8 +21,9 @@ from service.version import VERSION
 from store.types import StoreStats
 
 _log = logging.getLogger(__name__)
-_STATS_PATIENCE: Final = 2.0
-_UNWELL: Final[dict[int | str, dict[str, Any]]] = {503: {"description": "Not now; the body says why."}}
+_STATS_PATIENCE: Final = 0.5
+"""Seconds. Probes give up after one."""
+_NOT_NOW: Final = "Not now; the body says why."
 _NO_MODEL: Final = error_answers(404)
 
 
@@ -28,23 +31,29 @@ def health_router(services: Services) -> APIRouter:
     """Liveness, readiness, version, metrics and the list of models over `services`."""
     endpoint = HealthEndpoint(services)
     router = APIRouter(tags=["health"])
-    for path, handler in (
-        ("/livez", endpoint.livez),
-        ("/readyz", endpoint.readyz),
-        ("/health", endpoint.readyz),
+    get: dict[str, Any] = {"methods": ["GET"]}
+    for path, handler, body in (
+        ("/livez", endpoint.livez, LivezBody),
+        ("/readyz", endpoint.readyz, ReadyzBody),
+        ("/health", endpoint.readyz, ReadyzBody),
     ):
-        router.add_api_route(path, handler, methods=["GET"], operation_id=path[1:], responses=_UNWELL)
+        unwell: dict[int | str, dict[str, Any]] = {503: {"description": _NOT_NOW, "model": body}}
+        router.add_api_route(
+            path, handler, operation_id=path[1:], response_model=body, responses=unwell, **get
+        )
         router.add_api_route(path, handler, methods=["HEAD"], include_in_schema=False)
-    router.add_api_route("/version", endpoint.version, methods=["GET"])
-    router.add_api_route("/metrics", endpoint.metrics, methods=["GET"], response_class=PlainTextResponse)
-    router.add_api_route("/v1/models", endpoint.models, methods=["GET"])
-    router.add_api_route("/v1/models/{name:path}", endpoint.model, methods=["GET"], responses=dict(_NO_MODEL))
+    router.add_api_route("/version", endpoint.version, response_model=VersionBody, **get)
+    router.add_api_route("/metrics", endpoint.metrics, response_class=PlainTextResponse, **get)
+    router.add_api_route("/v1/models", endpoint.models, response_model=ModelsBody, **get)
+    router.add_api_route(
+        "/v1/models/{name:path}", endpoint.model, response_model=ModelBody, responses=dict(_NO_MODEL), **get
+    )
     return router
 
 
 class HealthEndpoint:
-    """Answers from what the engine said last and never waits for it: these routes must answer when nothing
-    else does."""
+    """Answers from what the engine said last and hardly waits for the store: these routes must answer when
+    nothing else does."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -58,10 +67,12 @@ class HealthEndpoint:
         return JSONResponse({"status": "alive", "progress_age_seconds": round(age, 3)})
 
     async def readyz(self) -> JSONResponse:
-        """200 if a request sent now would be worked on; else 503 with the reasons. `degraded` is what is wrong with
-        the store, without which requests are answered all the same."""
-        reasons, stats = list(self._reasons()), await self._stats()
+        """200 if a request sent now would be worked on; else 503 with the reasons. `degraded` is what is wrong
+        with the store or the model's reuse, without which requests are answered all the same."""
+        stats = await self._stats()
+        reasons = list(self._reasons())  # asked for last: a worker that hangs may have been noticed meanwhile
         degraded = ["the store gives no answer"] if stats is None else list(stats.degraded)
+        degraded += self._services.client.status().degraded
         body = {"status": "unready" if reasons else "ready", "reasons": reasons, "degraded": degraded}
         return JSONResponse(body, 503 if reasons else 200)
 
@@ -70,8 +81,10 @@ class HealthEndpoint:
         try:
             async with asyncio.timeout(_STATS_PATIENCE):
                 return await self._services.client.cache.stats()
-        except Exception:
-            _log.warning("the store gave no figures", exc_info=True)
+        except Exception as error:
+            # A worker that is being replaced is told of elsewhere, and probes come every second.
+            expected = isinstance(error, EngineError | TimeoutError)
+            _log.warning("the store gave no figures: %s", str(error) or "too slow", exc_info=not expected)
             return None
 
     def _reasons(self) -> Iterator[str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from engine.tracing import current_traceparent, record_phases
+from tests.collector import collecting
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -31,37 +30,11 @@ def test_nothing_is_traced_by_default() -> None:
 
 def test_phases_arrive_as_children_of_the_caller_s_span() -> None:
     pytest.importorskip("opentelemetry.proto", reason="the otel extra is not installed")
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-    bodies: list[bytes] = []
-
-    class Collector(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            data = self.rfile.read(int(self.headers["content-length"]))
-            if self.headers.get("content-encoding") == "gzip":
-                import gzip
-
-                data = gzip.decompress(data)
-            bodies.append(data)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Collector) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        endpoint = f"http://127.0.0.1:{server.server_port}/v1/traces"
-        command = [sys.executable, "-c", SENDER, endpoint, f"00-{TRACE}-{PARENT}-01"]
+    with collecting() as collector:
+        command = [sys.executable, "-c", SENDER, collector.endpoint, f"00-{TRACE}-{PARENT}-01"]
         sender = subprocess.run(command, timeout=60, capture_output=True, text=True)
-        server.shutdown()
-        thread.join()
     assert sender.returncode == 0, sender.stderr
-    sent = ExportTraceServiceRequest.FromString(b"".join(bodies))
-    spans = [
-        span for resource in sent.resource_spans for scope in resource.scope_spans for span in scope.spans
-    ]
+    spans = [span for _, span in collector.spans()]
     assert [span.name for span in spans] == ["engine.queue", "engine.images"]
     assert {span.trace_id.hex() for span in spans} == {TRACE}
     assert {span.parent_span_id.hex() for span in spans} == {PARENT}

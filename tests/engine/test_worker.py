@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,8 +27,9 @@ from engine.messages import (
     Sampling,
     TextDelta,
 )
+from engine.policies.known import make_policy
 from engine.runtime import Runtime
-from engine.settings import Limits, ModelSettings
+from engine.settings import Defaults, Limits, ModelSettings
 from engine.worker import Worker
 from store.keys import pixel_digest
 from store.open import open_store
@@ -64,7 +65,7 @@ class Client:
 
     def start(self, request: GenerateRequest) -> queue.Queue[Event]:
         events: queue.Queue[Event] = queue.Queue()
-        self.worker.submit(request, events.put)
+        self.worker.submit(request, lambda happened: [events.put(event) for event in happened])
         return events
 
     def run(self, request: GenerateRequest) -> list[Event]:
@@ -325,12 +326,20 @@ def test_concurrent_requests_answer_as_alone(client: Client) -> None:
     assert together == alone
 
 
+def test_a_request_changes_options_of_the_default_policy_one_by_one(runtime: Runtime) -> None:
+    paper = replace(runtime, defaults=Defaults("conduit", 0.1, {"preset": "paper"}))
+    changed = paper.choose(CacheOptions(options={"image_weight": 0.5})).policy
+    assert changed == make_policy("conduit", {"preset": "paper", "image_weight": 0.5})
+    assert paper.choose(CacheOptions(policy="conduit")).policy == make_policy("conduit", {})
+
+
 def test_refused_models_answer_by_full_prefill(runtime: Runtime) -> None:
     worker = Worker(replace(runtime, refused="a test"))
     worker.start()
     _, end = Client(worker).answer(ask("r"))
     assert end.report.policy == "full" and "a test" in (end.report.fallback or "")
-    assert worker.status().reasons == ("reuse is refused: a test",)
+    status = worker.status()
+    assert status.ready and status.degraded == ("reuse is refused, all is computed: a test",)
     worker.stop(0)
 
 
@@ -342,12 +351,25 @@ def test_a_submit_after_the_end_still_ends(runtime: Runtime) -> None:
 
 
 def test_a_listener_that_fails_does_not_take_the_worker_with_it(client: Client) -> None:
-    def broken(event: Event) -> None:
+    def broken(happened: Sequence[Event]) -> None:
         raise RuntimeError("nobody listens")
 
     client.worker.submit(ask("deaf"), broken)
     assert isinstance(client.run(ask("next"))[-1], Finished)
     assert client.worker.status().ready
+
+
+def test_events_of_one_step_come_together(client: Client) -> None:
+    """Of requests that share a listener, which is woken once a step and not once a request."""
+    steps: queue.Queue[Sequence[Event]] = queue.Queue()
+    for name in ("a", "b"):
+        client.worker.submit(ask(name, sampling=Sampling(max_tokens=40)), steps.put)
+    seen: list[Sequence[Event]] = []
+    while sum(isinstance(event, Finished) for step in seen for event in step) < 2:
+        seen.append(steps.get(timeout=WAIT))
+    texts = [[event.request_id for event in step if isinstance(event, TextDelta)] for step in seen]
+    assert ["a", "b"] in map(sorted, texts)
+    assert all(len(names) == len(set(names)) for names in texts), "a step gives each request one token"
 
 
 def test_a_second_request_of_the_same_name_is_refused(client: Client) -> None:

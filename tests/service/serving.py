@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import uvicorn
 from fastapi import FastAPI
 
+from service.server import SERVING
+
 PATIENCE = 20.0
 """Seconds after which a wait in a test gives up. Never a limit on how fast something has to be."""
 
@@ -39,10 +41,8 @@ def serving(app: FastAPI, port: int = 0) -> Iterator[Served]:
         app,
         host="127.0.0.1",
         port=port,
-        log_config=None,
-        access_log=False,
         timeout_graceful_shutdown=10,
-        loop="asyncio",
+        **SERVING,
     )
     with running(uvicorn.Server(config)) as served:
         yield served

@@ -75,6 +75,7 @@ def test_quotas_are_set_and_lifted(api: httpx.Client) -> None:
     for method in ("GET", "DELETE"):
         refused(api.request(method, "/v1/cache/quotas/alice"), 404, "entry_not_found")
     refused(api.put("/v1/cache/quotas/alice", json={"bytes": 0}), 400, "invalid_request")
+    refused(api.put("/v1/cache/quotas/alice+5a17", json={"bytes": 10}), 400, "invalid_request")
 
 
 def test_a_store_that_fails_is_a_503_without_its_text(api: httpx.Client, engine: FakeEngine) -> None:
@@ -95,6 +96,14 @@ def test_verify_streams_progress_and_ends(api: httpx.Client, engine: FakeEngine)
     *reports, done = events(api.post("/v1/cache/verify"))
     assert done == "[DONE]"
     assert (reports[-1]["done"], reports[-1]["removed"]) == (True, {"corrupt": 1})
+
+
+def test_verify_pings_while_it_has_nothing_to_say(start: Start, engine: FakeEngine) -> None:
+    engine.cache.put(KEYS[0])
+    engine.cache.scrub_pause = 0.5
+    response = start(ping_interval=0.05).post("/v1/cache/verify")
+    assert response.text.count(": ping\n\n") >= 2
+    assert events(response)[-1] == "[DONE]"
 
 
 def test_verify_ends_with_its_client(api: httpx.Client, engine: FakeEngine) -> None:

@@ -89,6 +89,21 @@ def test_stream_has_openai_chunks(api: httpx.Client, path: str) -> None:
     assert response.headers["cache-control"] == "no-cache"
 
 
+@pytest.mark.parametrize("usage", [False, True])
+def test_text_arrives_as_the_engine_said_it(api: httpx.Client, engine: FakeEngine, usage: bool) -> None:
+    pieces = ['"quoted" \\ ', "two\n\nlines\r", "nul \0", "\u2028 \x7f", "äöü 🦉", '\\u0000"},{"']
+    engine.script = lambda request: [
+        accepted(request),
+        *(TextDelta(request.id, piece) for piece in pieces),
+        finished(request, len(pieces)),
+    ]
+    options = {"stream_options": {"include_usage": True}} if usage else {}
+    answer = events(api.post("/v1/chat", json=ask(RED, stream=True, **options)))
+    opening, *texts = answer[: 1 + len(pieces)]
+    assert [chunk["choices"][0]["delta"]["content"] for chunk in texts] == pieces
+    assert all(chunk.keys() == opening.keys() for chunk in texts)
+
+
 def test_f18_usage_chunk_is_exact(api: httpx.Client) -> None:
     options = {"stream": True, "stream_options": {"include_usage": True}}
     for outcome in ("miss", "hit"):

@@ -128,6 +128,16 @@ CASES: dict[str, tuple[dict[str, Any], str, str | None]] = {
         "invalid_request",
         "messages[0].content[0].text",
     ),
+    "f16 id instead of the image": (
+        user([{"type": "image_url", "image_url": None, "uuid": "page-1"}]),
+        "invalid_request",
+        "messages[0].content[0].image_url",
+    ),
+    "f16 id beside the image": (
+        user([{"type": "image_url", "image_url": {"url": RED}, "uuid": "page-1"}]),
+        "unknown_parameter",
+        "messages[0].content[0].uuid",
+    ),
     "d10 tensors": (
         user([{"type": "image_embeds", "image_embeds": "gASV"}]),
         "invalid_request",
@@ -145,6 +155,12 @@ def test_refused(
     assert error["type"] == "invalid_request_error"
     assert engine.requests == []
     api.post("/v1/chat", json={"prompt": "still there?"}).raise_for_status()
+
+
+def test_who_names_an_unknown_policy_is_told_the_known_ones(api: httpx.Client) -> None:
+    body = user("x", cache={"policy": "paper"})
+    error = refused(api.post("/v1/chat", json=body), 400, "unknown_policy")
+    assert "choose from conduit, full, reuse" in error["message"]
 
 
 def test_model_of_another_name_is_a_404(api: httpx.Client) -> None:

@@ -125,7 +125,10 @@ def test_cache_verbs(api: httpx.Client, engine: FakeEngine) -> None:
 def test_clear_verify_and_warm(api: httpx.Client, engine: FakeEngine, tmp_path: Path) -> None:
     engine.cache.put(KEYS[0], pinned="hard")
     engine.cache.put(KEYS[1])
-    assert "memory: 2/2 records checked, removed: 1 corrupt" in run(api, "cache", "verify")
+    assert run(api, "cache", "verify").splitlines() == [
+        "memory: 2 of 2 records checked",
+        "2 records checked, removed: 1 corrupt",
+    ]
     assert run(api, "cache", "clear").splitlines() == [
         "removed 1 entries, 4.0 KiB",
         "left 0 in use, 1 pinned",
@@ -138,6 +141,34 @@ def test_clear_verify_and_warm(api: httpx.Client, engine: FakeEngine, tmp_path: 
     assert run(api, "cache", "warm", str(picture), "--tenant", "alice").startswith(f"{picture}: miss ")
     assert engine.requests[0].tenant == "alice"
     assert main(["--url", str(api.base_url), "cache", "warm", str(picture), "data:,x"], io.StringIO()) == 1
+
+
+def test_pins(api: httpx.Client, engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    for key in KEYS:
+        engine.cache.put(key)
+    assert run(api, "cache", "pin", KEYS[0], KEYS[1]) == f"pinned {KEYS[0]}\npinned {KEYS[1]}\n"
+    assert run(api, "cache", "pin", KEYS[1], "--ttl", "60") == f"pinned {KEYS[1]}\n"
+    listed = run(api, "cache", "ls").splitlines()
+    assert [line.split()[-1] for line in listed] == ["pinned", "hard", "soft", "-"]
+    assert run(api, "cache", "unpin", KEYS[0]) == f"unpinned {KEYS[0]}\n"
+    assert [engine.cache.held[key].pinned for key in KEYS] == ["", "soft", ""]
+    assert main(["--url", str(api.base_url), "cache", "unpin", KEYS[0]]) == 1
+    assert "not pinned" in capsys.readouterr().err
+
+
+def test_quotas(api: httpx.Client, engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(api, "cache", "quota").splitlines() == ["tenant  quota  held"]
+    assert run(api, "cache", "quota", "alice", "2GiB") == "alice may hold 2.0 GiB in each tier\n"
+    run(api, "cache", "quota", "bob?", "1M")  # whatever is typed stays one name
+    assert engine.cache.limits == {"alice": 2**31, "bob?": 2**20}
+    assert [line.split() for line in run(api, "cache", "quota", "alice").splitlines()] == [
+        ["tenant", "quota", "held"],
+        ["alice", "2.0", "GiB", "0", "B"],
+    ]
+    assert len(run(api, "cache", "quota").splitlines()) == 3
+    assert run(api, "cache", "quota", "alice", "none") == "alice has no quota\n"
+    assert main(["--url", str(api.base_url), "cache", "quota", "alice"]) == 1
+    assert "entry_not_found" in capsys.readouterr().err
 
 
 def test_bench_tells_what_its_users_saw(api: httpx.Client, engine: FakeEngine) -> None:
@@ -204,6 +235,7 @@ def test_bad_command_lines_are_usage_errors(capsys: pytest.CaptureFixture[str]) 
         [],
         ["cache"],
         ["cache", "evict", "--bytes", "lots"],
+        ["cache", "quota", "alice", "lots"],
         ["chat", "--mode", "never", "x"],
         ["bench"],
         ["bench", "x", "--users", "65"],

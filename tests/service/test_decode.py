@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import random
 import struct
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from PIL import Image
 
 from service.errors import ImageError
-from service.images.data_url import decode_data_url
+from service.images.data_url import decode_base64, decode_data_url
 from service.images.decode import decode_image
 from tests.service.pictures import encode, noisy, plain, png_header
 
@@ -289,7 +291,6 @@ TOLERATED = {
 
 @pytest.mark.parametrize("form", TOLERATED.values(), ids=TOLERATED.keys())
 def test_b15_data_urls_that_are_understood(form: str) -> None:
-    import base64
     from urllib.parse import quote
 
     b64 = base64.b64encode(PNG).decode()
@@ -322,3 +323,14 @@ def test_b15_data_urls_that_are_not(url: str, code: str) -> None:
     with pytest.raises(ImageError) as caught:
         decode_data_url(url, 10_000)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("nbytes", [49_151, 49_152, 49_153, 200_000])
+def test_base64_is_read_in_pieces_and_ends_once(nbytes: int) -> None:
+    data = random.Random(nbytes).randbytes(nbytes)
+    text = base64.b64encode(data)
+    assert decode_base64(text, 1_000_000) == data
+    for end in (b"=", b"=="):
+        broken = text[: 65_536 - len(end)] + end + text[65_536:] + b"AAAA"
+        with pytest.raises(ImageError, match="malformed"):
+            decode_base64(broken, 1_000_000)

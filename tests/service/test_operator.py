@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import logging
@@ -119,6 +120,27 @@ def test_readyz_names_what_is_wrong_with_the_store_and_stays_ready(
     monkeypatch.setattr(engine.cache, "stats", fail)
     ready = api.get("/readyz")
     assert (ready.status_code, ready.json()["degraded"]) == (200, ["the store gives no answer"])
+
+
+def test_a_model_that_must_not_be_reused_is_served_and_named(api: httpx.Client, engine: FakeEngine) -> None:
+    engine.state = dataclasses.replace(engine.state, degraded=("reuse is refused",))
+    ready = api.get("/readyz")
+    assert (ready.status_code, ready.json()["degraded"]) == (200, ["reuse is refused"])
+    assert "conduit_engine_degraded 1.0" in api.get("/metrics").text
+
+
+def test_readyz_tells_of_a_worker_that_hangs_while_it_is_asked(
+    api: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang() -> None:
+        engine.state = dataclasses.replace(engine.state, ready=False, reasons=("the worker is silent",))
+        await asyncio.sleep(30)
+
+    monkeypatch.setattr(engine.cache, "stats", hang)
+    answer = api.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["reasons"] == ["the worker is silent"]
+    assert answer.json()["degraded"] == ["the store gives no answer"]
 
 
 def test_readyz_of_an_engine_that_gives_no_reason(api: httpx.Client, engine: FakeEngine) -> None:

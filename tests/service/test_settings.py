@@ -26,6 +26,7 @@ def test_values_have_units_lists_and_types() -> None:
             "CONDUIT_DEMO": "true",
             "CONDUIT_REFRESH_RATIO": "0.2",
             "CONDUIT_DEVICE": "cuda:1",
+            "CONDUIT_POLICY_OPTIONS": '{"preset": "paper", "image_weight": 0.5}',
         }
     )
     assert (settings.port, settings.memory_bytes, settings.disk_bytes) == (9000, 512 * 2**20, 1000)
@@ -35,6 +36,7 @@ def test_values_have_units_lists_and_types() -> None:
     ]
     assert settings.allowed_private_hosts == ("localhost:8080", "files.internal")
     assert (settings.image_formats, settings.demo, settings.refresh_ratio) == (("png", "tiff"), True, 0.2)
+    assert settings.policy_options == {"preset": "paper", "image_weight": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,8 @@ def test_values_have_units_lists_and_types() -> None:
         ("CONDUIT_MAX_IMAGES", "0"),
         ("CONDUIT_IMAGE_FORMATS", "png,psd"),
         ("CONDUIT_DEVICE", "gpu"),
+        ("CONDUIT_POLICY_OPTIONS", "preset=paper"),
+        ("CONDUIT_POLICY_OPTIONS", "[1]"),
         ("CONDUIT_API_KEYS", "nokey"),
         ("CONDUIT_API_KEYS", "a b:12345678"),
         ("CONDUIT_API_KEYS", "alice:short"),

@@ -24,7 +24,7 @@ def test_spans_join_the_callers_trace(
 
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr("opentelemetry.trace.get_tracer", provider.get_tracer)
+    monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
     handed_on: list[str | None] = []
 
     def script(request: GenerateRequest) -> list[Step]:

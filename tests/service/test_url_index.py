@@ -6,6 +6,7 @@ import socket
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from engine.messages import ImageInput
 from service.errors import ImageError
@@ -13,7 +14,7 @@ from service.images.fetch import Validators
 from service.images.known_images import KnownImage, UploadIndex, UrlIndex
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine
-from tests.service.pictures import plain
+from tests.service.pictures import data_url, encode, plain
 from tests.service.serving import Answer, Host, http
 
 RED, BLUE = plain((255, 0, 0)), plain((0, 0, 255))
@@ -96,32 +97,43 @@ def test_what_cannot_be_kept_is_forgotten() -> None:
 
 def test_a_repeated_upload_is_decoded_once_per_tenant() -> None:
     index = UploadIndex(10_000)
-    decoded: list[bytes] = []
-
-    def decode(data: bytes) -> ImageInput:
-        decoded.append(data)
-        return ImageInput(b"d" * 32, 10, 10, bytes(300))
-
-    assert [index.find_or_decode("a", b"file", decode)[1] for _ in range(2)] == [False, True]
-    assert not index.find_or_decode("b", b"file", decode)[1]
-    assert not index.find_or_decode("a", b"other", decode)[1]
-    assert decoded == [b"file", b"file", b"other"]
+    image = ImageInput(b"d" * 32, 10, 10, bytes(300))
+    assert index.find("a", b"file") is None
+    assert [index.find_or_decode("a", b"file", lambda: image)[1] for _ in range(2)] == [False, True]
+    assert index.find("a", b"file") is image
+    for tenant, sent in (("b", b"file"), ("a", b"other"), ("a", "file")):
+        assert index.find(tenant, sent) is None
+        assert not index.find_or_decode(tenant, sent, lambda: image)[1]
 
 
 def test_uploads_beyond_the_budget_are_forgotten() -> None:
     index = UploadIndex(2000)
     image = ImageInput(b"d" * 32, 10, 10, bytes(300))
     for name in (b"1", b"2"):
-        index.find_or_decode("a", name, lambda _: image)
-    assert not index.find_or_decode("a", b"1", lambda _: image)[1]
+        index.find_or_decode("a", name, lambda: image)
+    assert not index.find_or_decode("a", b"1", lambda: image)[1]
 
 
 def test_a_file_that_cannot_be_decoded_is_not_remembered() -> None:
     index = UploadIndex(2000)
 
-    def fail(_: bytes) -> ImageInput:
+    def fail() -> ImageInput:
         raise ImageError("invalid_image", "it is broken.")
 
     for _ in range(2):
         with pytest.raises(ImageError):
             index.find_or_decode("a", b"x", fail)
+
+
+@pytest.mark.parametrize("edge", [20, 400], ids=["small", "large"])
+def test_a_repeated_upload_is_known_as_a_data_url_and_as_base64(
+    start: Start, engine: FakeEngine, edge: int
+) -> None:
+    api = start(decode_threads=1)
+    url = data_url(encode(Image.effect_noise((edge, edge), 60).convert("RGB"), "PNG"))
+    source = {"type": "base64", "data": url.partition(",")[2]}
+    block = {"role": "user", "content": [{"type": "image", "source": source}]}
+    for asked in (ask(url), ask(url), {"messages": [block]}, {"messages": [block]}):
+        api.post("/v1/chat", json=asked).raise_for_status()
+    assert len({request.images[0] for request in engine.requests}) == 1
+    assert "conduit_image_decode_seconds_count 2.0" in api.get("/metrics").text
