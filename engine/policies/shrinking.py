@@ -16,7 +16,7 @@ def linear_counts(ratio: float, candidates: int, layers: int) -> tuple[int, ...]
     """
     if ratio == 0:
         return (0,) * layers
-    wanted = max(1.0, ratio * layers)
+    wanted = ratio * layers
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2

@@ -142,11 +142,15 @@ class _SlotCache:
 
 
 @torch.no_grad()
-def test_restored_keys_of_layer_0_equal_fresh_ones_anywhere(bench: Bench) -> None:
-    """T7: layer 0 sees no context, so there re-rotation is all that could differ."""
-    layout = bench.layout(SHIFTED, PICTURES)
-    reused, _ = bench.reuse(layout, PICTURES, 0.0)
-    fresh, _ = bench.full(layout, PICTURES)
+@pytest.mark.parametrize(
+    "pictures", [PICTURES, [picture(seed) for seed in (1, 2, 3)]], ids=["of three sizes", "of one size"]
+)
+def test_restored_keys_of_layer_0_equal_fresh_ones_anywhere(bench: Bench, pictures: list[np.ndarray]) -> None:
+    """T7: layer 0 sees no context, so there re-rotation is all that could differ. T13: images of one size, whose KV
+    fits in one another's slots, do not change places."""
+    layout = bench.layout(SHIFTED, pictures)
+    reused, _ = bench.reuse(layout, pictures, 0.0)
+    fresh, _ = bench.full(layout, pictures)
     slots = torch.as_tensor(layout.visual_slots())
     assert torch.allclose(reused.kv.keys[0][:, slots], fresh.kv.keys[0][:, slots], atol=1e-5)
     assert torch.allclose(reused.kv.values[0][:, slots], fresh.kv.values[0][:, slots], atol=1e-5)

@@ -1,4 +1,4 @@
-"""The fixed and the layer-wise rules against what their papers say."""
+"""The fixed and the layer-wise rules, and the controls, against what their papers say."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from itertools import pairwise
 import pytest
 import torch
 
-from engine.policies.base import LayerProbe, Probe
+from engine.policies.base import LayerProbe, Probe, SelectingPolicy
 from engine.policies.cacheblend import CacheBlend
+from engine.policies.conduit import Conduit
 from engine.policies.first_k import Epic, FirstK, Mpic, VLCache
-from engine.policies.known import make_policy
 from engine.policies.kvshare import KVShare
 from engine.policies.mpic_flat import MpicFlat
 from engine.policies.random import Random
-from engine.policies.shrinking import fixed_counts, linear_counts
-from tests.engine.conftest import PICTURES, SHIFTED, Bench
+from engine.policies.shrinking import linear_counts
+from engine.policies.wrong_query import WrongQuery
+from tests.engine.conftest import PICTURES, Bench, said, user
 
 IMAGES = Probe(torch.empty(0), torch.empty(0), torch.tensor([0] * 4 + [1] * 10 + [2] * 6))
 
@@ -45,13 +46,14 @@ def test_linear_schedule_keeps_its_mean(ratio: float, layers: int) -> None:
 
 
 def test_original_schedule_keeps_its_set() -> None:
-    assert fixed_counts(0.15, 200, 5, 1) == (200, 200, 30, 30, 30)
+    """CacheBlend's own code checks at layer 1, the first that sees context."""
+    assert CacheBlend(variant="original").counts(0.15, 200, 5) == (200, 200, 30, 30, 30)
 
 
 def layer(seed: int) -> LayerProbe:
     draw = torch.Generator().manual_seed(seed)
-    tensors = [torch.randn(2, 7, 4, generator=draw) for _ in range(4)]
-    return LayerProbe(*tensors, mass=torch.rand(7, generator=draw))
+    new_keys, old_keys, new_values, old_values = torch.randn(4, 2, 7, 4, generator=draw)
+    return LayerProbe(new_keys, old_keys, new_values, old_values, torch.rand(7, generator=draw))
 
 
 def test_deviation_measures() -> None:
@@ -67,32 +69,18 @@ def test_deviation_measures() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["cacheblend", "kvshare"])
-def test_dropped_rows_keep_the_layers_already_done(bench: Bench, name: str) -> None:
-    """Nested sets: layer by layer fewer rows differ from the stored KV, and each set lies in the one before."""
-    layout = bench.layout(SHIFTED, PICTURES)
-    stale, _ = bench.reuse(layout, PICTURES, 0.0)
-    mixed, _ = bench.reuse(layout, PICTURES, 0.5, name)
-    visual = torch.as_tensor(layout.visual_slots())
-    layers = bench.family.shape.layers
-    counts = make_policy(name, {}).counts(0.5, len(visual), layers)  # type: ignore[union-attr]
-    computed = [(mixed.kv.keys[i] != stale.kv.keys[i]).any(0).any(-1)[visual] for i in range(layers)]
-    # layer 0 computes all rows and gets what was stored: it sees no context
-    assert torch.allclose(mixed.kv.keys[0], stale.kv.keys[0], atol=1e-5)
-    assert [int(c.sum()) for c in computed[1:]] == list(counts[1:])
-    for above, below in pairwise(computed[1:]):
-        assert not bool((below & ~above).any())
+def test_the_wrong_query_never_hears_the_user(bench: Bench) -> None:
+    """Whatever was asked, the same tokens are chosen; CONDUIT, whose rule it is, hears the difference."""
+    grids = [bench.family.grid(p.shape[1], p.shape[0]) for p in PICTURES]
+    entries = [bench.entry(p) for p in PICTURES]
 
+    def chosen(policy: SelectingPolicy, question: str) -> list[int]:
+        layout = bench.prompt.layout([said("system", "x"), user(0, 1, 2, question)], grids, policy.question)
+        prefill = bench.prefill(layout, PICTURES)
+        return list(prefill.choose(prefill.restore(entries, policy, 0.2), policy, 0.2))
 
-@torch.no_grad()
-def test_kvshare_mass_is_the_mean_of_all_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In chunks of rows or in one go: the same mass, and each row's weights sum to one."""
-    import engine.layerwise
-
-    layout = bench.layout(SHIFTED, PICTURES)
-    seen: list[list[float]] = []
-    for rows in (7, 10_000):
-        monkeypatch.setattr(engine.layerwise, "WEIGHT_ROWS", rows)
-        _, found = bench.reuse(layout, PICTURES, 0.5, "kvshare")
-        seen.append(found.logits.tolist())
-    assert seen[0] == pytest.approx(seen[1], abs=1e-5)
+    asked = "What is K on the red page?", "How is the weather today?"
+    for wrong in (WrongQuery(), WrongQuery(text="Who wrote it?")):
+        assert chosen(wrong, asked[0]) == chosen(wrong, asked[1])
+    assert chosen(WrongQuery(), asked[0]) != chosen(WrongQuery(text="Who wrote it?"), asked[0])
+    assert chosen(WrongQuery(), asked[0]) == chosen(Conduit(), asked[1]) != chosen(Conduit(), asked[0])

@@ -1,4 +1,4 @@
-"""CONDUIT's arithmetic against plain references: T3 to T5 and T10 of the validation plan."""
+"""CONDUIT's arithmetic against plain references: T3, T4 and T10 of the validation plan."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from hypothesis import strategies as st
 
 from engine.errors import UnknownPolicy
 from engine.families.base import ModelShape
+from engine.layout import PromptLayout
 from engine.policies.base import Probe, ScorePlan
 from engine.policies.conduit import Conduit, favour_each_image, image_coefficients
+from engine.probe import Candidates
+from engine.refresh import Prefill
 from engine.score import attention_weights, behind_output, joined_by_head
 from tests.engine.conftest import PICTURES, SHIFTED, Bench
+from tests.engine.plain import first_layer_weights, up_to
 
 SHAPE = ModelShape(28, 64, 96, 4, 2, 16, 100)
 
@@ -70,12 +74,6 @@ def test_T4_readings_of_the_coefficient_agree_at_weight_one() -> None:
         assert ranked.tolist() == ours
 
 
-def test_T5_scaled_values_change_nothing() -> None:
-    found = probe(3, [12, 8])
-    scaled = Probe(found.mass, found.norms * 37.0, found.image)
-    assert Conduit().select(found, 5).tolist() == Conduit().select(scaled, 5).tolist()
-
-
 def test_value_modes_read_their_own_probe() -> None:
     found = probe(4, [20])
     other = Probe(found.mass, found.norms, found.image, contribution=1 - found.mass * found.norms)
@@ -129,30 +127,57 @@ def test_T10_mass_equals_attention_with_repeated_keys() -> None:
 def test_T10_probe_equals_the_weights_of_a_plain_pass(bench: Bench) -> None:
     """The scoring pass at its first layer, over the same visible columns, mean over rows and heads."""
     layout = bench.layout(SHIFTED, PICTURES)
-    prefill, _ = bench.reuse(layout, PICTURES, 0.0)
-    entries = [bench.entry(PICTURES[span.image]) for span in layout.spans]
-    candidates = prefill.restore(entries, Conduit(), 0.1)
+    prefill, candidates = restored(bench, layout)
     found = prefill.prober.probe(candidates, ScorePlan((0,)), 1)
-    family, rows = bench.family, layout.query
-    rope = family.rope(torch.as_tensor(layout.positions))
-    hidden = family.embed(torch.as_tensor(layout.ids))
-    projected = family.project(0, hidden)
-
-    def turned(x: torch.Tensor) -> torch.Tensor:
-        half = x.shape[-1] // 2
-        return x * rope.cos + torch.cat((-x[..., half:], x[..., :half]), -1) * rope.sin
-
-    keys, queries = turned(projected.keys), turned(projected.queries)
-    visual, asking = torch.as_tensor(layout.visual_slots()), torch.as_tensor(rows.slots)
-    keys[:, visual] = prefill.kv.keys[0][:, visual]
-    logits = queries[:, asking] @ keys.repeat_interleave(2, 0).transpose(1, 2) / family.shape.head_dim**0.5
-    seen = torch.zeros(layout.length, dtype=torch.bool)
-    seen[visual] = seen[asking] = True
-    unseen = ~seen[None] | (torch.arange(layout.length)[None] > asking[:, None])
-    weights = logits.masked_fill(unseen, float("-inf")).softmax(-1)
+    visual, asking = torch.as_tensor(layout.visual_slots()), torch.as_tensor(layout.query.slots)
+    present = torch.zeros(layout.length, dtype=torch.bool)
+    present[visual] = present[asking] = True
+    weights = first_layer_weights(prefill, asking, present & up_to(asking, layout.length))
     assert torch.allclose(found.mass[0], weights.mean((0, 1))[visual], atol=1e-6)
-    norms = torch.cat([entry.values[0] for entry in entries], 1).pow(2).sum((0, 2)).sqrt()
-    assert torch.allclose(found.norms[0], norms, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("span", ["user", "tail"])
+@pytest.mark.parametrize("last", [None, 2])
+def test_T10_mass_of_the_paper_s_pass_equals_the_weights_of_a_plain_one(
+    bench: Bench, span: str, last: int | None
+) -> None:
+    """Its first layer: the rows behind the last image ask, all text before them is there to attend to."""
+    layout = bench.layout(SHIFTED, PICTURES)
+    prefill, candidates = restored(bench, layout)
+    found = prefill.prober.probe(candidates, ScorePlan((0,), all_text=True, span=span, last=last), 1)
+    spans = {"user": layout.query.slots, "tail": layout.tail()}
+    assert len(spans["user"]) < len(spans["tail"])
+    asking = torch.as_tensor(spans[span] if last is None else spans[span][-last:])
+    weights = first_layer_weights(prefill, asking, up_to(asking, layout.length))
+    assert torch.allclose(found.mass[0], weights.mean((0, 1))[layout.visual_slots()], atol=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("all_text", [False, True])
+def test_norms_are_those_of_the_score_layers(bench: Bench, all_text: bool) -> None:
+    prefill, candidates = restored(bench, bench.layout(SHIFTED, PICTURES))
+    found = prefill.prober.probe(candidates, ScorePlan((0, 2), all_text=all_text), 1)
+    for row, layer in enumerate((0, 2)):
+        norms = torch.cat([entry.values[layer] for entry in candidates.entries], 1).pow(2).sum((0, 2)).sqrt()
+        assert torch.allclose(found.norms[row], norms, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mode", ["per_head", "wo"])
+def test_contributions_are_those_of_the_score_layers(bench: Bench, mode: str) -> None:
+    """Where a layer's values are zero its tokens bring nothing, and elsewhere they do."""
+    prefill, candidates = restored(bench, bench.layout(SHIFTED, PICTURES))
+    for entry in candidates.entries:
+        entry.values[2] = 0
+    found = prefill.prober.probe(candidates, ScorePlan((1, 2), value_mode=mode), 1)
+    assert bool((found.contribution[0] > 0).all()) and bool((found.contribution[1] == 0).all())
+
+
+def restored(bench: Bench, layout: PromptLayout) -> tuple[Prefill, Candidates]:
+    entries = [bench.entry(PICTURES[span.image]) for span in layout.spans]
+    prefill = bench.prefill(layout, PICTURES)
+    return prefill, prefill.restore(entries, Conduit(), 0.1)
 
 
 def test_head_by_head_scores_equal_their_formulas() -> None:
@@ -162,7 +187,6 @@ def test_head_by_head_scores_equal_their_formulas() -> None:
     for t in range(5):
         by_head = [float(mass[h, t]) * float(values[h // 2, t].norm()) for h in range(4)]
         assert float(joined_by_head(mass, values)[t]) == pytest.approx(sum(by_head) / 4, rel=1e-5)
-        added = sum(projection[:, 8 * h : 8 * h + 8] @ values[h // 2, t] * mass[h, t] for h in range(4))
-        assert float(behind_output(mass, values, projection)[t]) == pytest.approx(
-            float(added.norm()), rel=1e-4
-        )
+        parts = [projection[:, 8 * h : 8 * h + 8] @ values[h // 2, t] * mass[h, t] for h in range(4)]
+        added = float(torch.stack(parts).sum(0).norm())
+        assert float(behind_output(mass, values, projection)[t]) == pytest.approx(added, rel=1e-4)

@@ -1,0 +1,60 @@
+"""Passes as the formulas say them: every slot in every mask, keys repeated head by head, nothing left out for speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from engine.families.base import Rope
+from engine.layout import Ints
+from engine.refresh import Prefill
+
+
+def turned(x: torch.Tensor, rope: Rope) -> torch.Tensor:
+    """RoPE on [heads, rows, head_dim]."""
+    half = x.shape[-1] // 2
+    return x * rope.cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * rope.sin
+
+
+def up_to(slots: torch.Tensor, length: int) -> torch.Tensor:
+    """Which of `length` slots the rows at `slots` may see: their own and all before, [rows, length]."""
+    return torch.arange(length)[None] <= slots[:, None]
+
+
+def weights(queries: torch.Tensor, keys: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    """Softmax attention [heads, rows, slots] of queries over keys, both rotated."""
+    logits: torch.Tensor = queries @ repeated(keys, queries).transpose(1, 2) / queries.shape[-1] ** 0.5
+    logits = logits.masked_fill(~visible, float("-inf"))
+    return logits.softmax(-1)
+
+
+def repeated(shared: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+    """Keys or values of the KV heads, one for each query head."""
+    return shared.repeat_interleave(len(queries) // len(shared), 0)
+
+
+def first_layer_weights(prefill: Prefill, asking: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    """Attention [heads, asking, slots] of prompt rows at layer 0, where all keys follow from the prompt alone."""
+    family, length = prefill.family, prefill.layout.length
+    rows = prefill.rows(np.arange(length))
+    projected = family.project(0, rows.hidden)
+    queries = turned(projected.queries, rows.rope)[:, asking]
+    return weights(queries, turned(projected.keys, rows.rope), visible)
+
+
+def run_plainly(prefill: Prefill, slots_by_layer: Sequence[Ints]) -> torch.Tensor:
+    """Compute the rows at `slots_by_layer[layer]` over what `prefill` holds; returns the last row's logits [vocab]."""
+    family, kv, length = prefill.family, prefill.kv, prefill.layout.length
+    rows = prefill.rows(np.arange(length))
+    hidden = rows.hidden.clone()
+    for layer, computed in enumerate(slots_by_layer):
+        slots = torch.as_tensor(computed)
+        projected, rope = family.project(layer, hidden[slots]), rows.rope.at(slots)
+        kv.keys[layer][:, slots] = turned(projected.keys, rope)
+        kv.values[layer][:, slots] = projected.values
+        queries, values = turned(projected.queries, rope), kv.values[layer, :, :length]
+        attention = weights(queries, kv.keys[layer, :, :length], up_to(slots, length))
+        hidden[slots] = family.finish(layer, hidden[slots], attention @ repeated(values, queries))
+    return family.logits(hidden[-1:])[0]
