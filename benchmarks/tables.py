@@ -1,7 +1,7 @@
 """Write the tables of README.md from the result files. `--check` writes nothing and fails where one is out of date.
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`. NAME is `ttft`, or the path of a result file without
-its ending (`eval/results/policies`), whose ratios are then listed.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. NAME is `ttft` or `serve`, or the path of a result
+file without its ending (`eval/results/policies`), whose ratios are then listed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-TTFT = "benchmarks/results/ttft"
 MARK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 ARMS = {
     "full_vision_cold": "full prefill, images encoded",
@@ -41,11 +40,12 @@ def main() -> int:
 
 
 def table(name: str) -> str:
-    path = ROOT / f"{TTFT if name == 'ttft' else name}.json"
+    own = {"ttft": ttft, "serve": serve}
+    path = ROOT / f"{f'benchmarks/results/{name}' if name in own else name}.json"
     if not path.exists():
         return "Not measured yet.\n"
     result = json.loads(path.read_text())
-    return (ttft(result) if name == "ttft" else ratios(result)) + "\n" + origin(result)
+    return own.get(name, ratios)(result) + "\n" + origin(result)
 
 
 def ttft(result: dict[str, Any]) -> str:
@@ -62,6 +62,26 @@ def ttft(result: dict[str, Any]) -> str:
             http = {key: spread["median"] for key, spread in figures["http_ttft_seconds"].items()}
             rows.append(f"| {title} | {milliseconds(http[name])} | {http['full'] / http[name]:.1f}x | |")
     return "\n".join(rows) + "\n"
+
+
+def serve(result: dict[str, Any]) -> str:
+    """Loads of the shipped model, each with none, one and both pages of a request in the store."""
+    head = (
+        "| users | pages known | requests/s | tokens/s | TTFT p50 / p99 | between tokens p50 / p99 | errors |"
+    )
+    rows = [head, "|---:|---:|---:|---:|---:|---:|---:|"]
+    for load, rounds in result["figures"]["page-reader"]["rounds"].items():
+        for hits, found in rounds.items():
+            rates = f"{found['requests_per_second']:.1f} | {found['tokens_per_second']:.0f}"
+            times = f"{_spread(found['ttft_ms'])} | {_spread(found['itl_ms'])}"
+            rows.append(
+                f"| {load.split('_')[0]} | {hits.split('_')[0]} % | {rates} | {times} | {found['errors']} |"
+            )
+    return "\n".join(rows) + "\n"
+
+
+def _spread(found: dict[str, float]) -> str:
+    return f"{found['p50']:,.0f} / {found['p99']:,.0f} ms"
 
 
 def ratios(result: dict[str, Any]) -> str:

@@ -35,8 +35,8 @@ from eval.trial import Arm, Idea, Prompt, Trial
 
 PAGE_RATIOS = (0.02, 0.05, 0.10)
 CHUNK_RATIOS = (0.10, 0.20)
-PROMPTS = 300
-CHUNK_PROMPTS = 100
+PROMPTS = 100
+CHUNK_PROMPTS = 60
 PAGE_SETS = ("page_order", "question_first", "two_hop")
 # A width that no chunk has: a chunk is one row.
 ONE_ROW = 1_000_000

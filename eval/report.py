@@ -35,7 +35,6 @@ SCRIPTS = (
     "accuracy",
     "shifted_prefix",
     "controls",
-    "duel",
     "ablations",
     "own_rule",
     "residual",
@@ -307,11 +306,12 @@ def _looked_into(entry: Any) -> bool:
     return isinstance(entry, dict) and "ink" in entry
 
 
-def verdict_section(found: Result, duel: Result | None) -> list[str]:
+def verdict_section(pages: Result, judge: Result | None) -> list[str]:
     """`impact` against `conduit` by the rule for changing the default: at equal budget nowhere more than half a point
-    worse (paired 95 % interval), and better on at least two sets. Sets of `duel` take the place of `found`'s."""
+    worse (paired 95 % interval), and better on at least two sets, those of the second judge among them."""
     better, doubtful, rows = set(), [], []
-    for kind, figures in (found["figures"] | (duel["figures"] if duel else {})).items():
+    chunks = {f"smollm2 {prefix}": found for prefix, found in judge["figures"].items()} if judge else {}
+    for kind, figures in (pages["figures"] | chunks).items():
         for name, entry in figures.items():
             if not name.startswith("impact.r"):
                 continue
@@ -545,7 +545,7 @@ def page(found: Mapping[str, Result], results: Path) -> str:
         lines += [
             "## Our rule against CONDUIT's",
             "",
-            *verdict_section(found["shifted_prefix"], found.get("duel")),
+            *verdict_section(found["shifted_prefix"], found.get("smollm2_judge")),
         ]
     return "\n".join([*lines, *paper_section()]).rstrip() + "\n"
 

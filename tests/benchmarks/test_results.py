@@ -43,6 +43,17 @@ def readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def test_loads_are_a_table_of_their_own(readme: Path, tmp_path: Path) -> None:
+    found = {"requests_per_second": 13.42, "tokens_per_second": 120.6, "errors": 0}
+    found |= {"ttft_ms": {"p50": 41.2, "p99": 1099.8}, "itl_ms": {"p50": 5.1, "p99": 21.7}}
+    rounds = {"8_users": {"50_percent_hits": found}}
+    (tmp_path / "benchmarks").mkdir()
+    write_result(tmp_path / "benchmarks/serve.py", {}, RATIOS, {"page-reader": {"rounds": rounds}})
+    readme.write_text(readme.read_text().replace("results/speed", "serve"))
+    assert tables.main() == 0
+    assert "| 8 | 50 % | 13.4 | 121 | 41 / 1,100 ms | 5 / 22 ms | 0 |" in readme.read_text()
+
+
 def test_a_table_is_written_from_its_result_and_checked(
     readme: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

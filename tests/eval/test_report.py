@@ -140,16 +140,13 @@ def test_public_sets_beside_the_paper(tmp_path: Path) -> None:
     assert "not all five measured" in page({"published": found | {"figures": sets}}, tmp_path)
 
 
-def test_many_more_prompts_settle_a_doubt(swept: dict[str, Any], tmp_path: Path) -> None:
-    doubted = {"n": 9, "full_accuracy": [0.9] * 3, "reuse.r0": entry(0.2), "impact.r10": entry(0.6, 0.0)}
-    both = swept | {
-        "figures": swept["figures"] | {"page_order": swept["figures"]["two_hop"], "system": doubted}
-    }
-    text = page({"shifted_prefix": both}, tmp_path)
-    assert "within 0.5 points: system at r10" in text and "is not met by these figures" in text
-    settled = {"n": 900, "impact.r10": entry(0.6) | {"accuracy_minus_conduit": [0.0, -0.004, 0.004]}}
-    text = page({"shifted_prefix": both, "duel": HEAD | {"figures": {"system": settled}}}, tmp_path)
-    assert "| system | 900 | 10 | +0.00 [-0.40, +0.40] |" in text and "is met by these figures" in text
+def test_a_default_must_be_shown_to_lose_nowhere(swept: dict[str, Any], tmp_path: Path) -> None:
+    both = swept | {"figures": swept["figures"] | {"page_order": swept["figures"]["two_hop"]}}
+    assert "is met by these figures" in page({"shifted_prefix": both}, tmp_path)
+    judge = {"n": 300, "full_accuracy": [0.9] * 3, "reuse.r0": entry(0.2), "impact.r10": entry(0.6, 0.0)}
+    text = page({"shifted_prefix": both, "smollm2_judge": HEAD | {"figures": {"template": judge}}}, tmp_path)
+    assert "| smollm2 template | 300 | 10 | +0.00 [-1.00, +1.00] |" in text
+    assert "within 0.5 points: smollm2 template at r10" in text and "is not met by these figures" in text
 
 
 def test_all_sections(swept: dict[str, Any], controls: dict[str, Any], tmp_path: Path) -> None:
