@@ -8,6 +8,7 @@ Everything is on loopback: service and users share one machine, so figures hold 
 about two pages behind a system prompt of its own; none, one or both of the pages are in the store, which is a hit ratio
 of 0, 50 or 100 %. A user asks again as soon as the last answer is complete. Pages are sent inline; one round at the
 highest load has them fetched from the service's own demo pages instead.
+Users run on uvloop, as the service does, so that they take little of what is measured.
 Front-end overhead is the first token's time as the user sees it without the engine's own (its queue included): parsing,
 picture decoding, the way to the worker and back, HTTP, and what the user's side of this benchmark takes itself.
 Writes `benchmarks/results/serve.json`; exits non-zero, and writes nothing, where it could not measure. Where requests
@@ -17,7 +18,6 @@ failed the file says how many, and the exit status is non-zero too.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import base64
 import json
 import sys
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import uvloop
 
 from benchmarks import processes
 from benchmarks.result import NotMeasured, write_result
@@ -116,7 +117,7 @@ def main() -> int:
         script = Path(folder) / "serve.py" if arguments.quick else Path(__file__)
         try:
             figures = {
-                subject.name: asyncio.run(measure(subject, Path(folder), arguments))
+                subject.name: uvloop.run(measure(subject, Path(folder), arguments))
                 for subject in subjects(arguments.quick)
             }
             ratios = ratios_of(figures)
