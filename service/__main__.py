@@ -60,7 +60,8 @@ def start_client(settings: Settings) -> EngineClient:
     limits = Limits(settings.max_queue, settings.max_running, settings.kv_bytes)
     launch = Launch(model_settings(settings), store_settings(settings), limits, settings.shadow_share)
     if settings.worker == "process":
-        client = ProcessClient([sys.executable, "-m", "service", "worker"], launch, settings.stall_after)
+        command = [sys.executable, "-m", "service", "worker"]
+        client = ProcessClient(command, launch, settings.stall_after, settings.upload_cache_bytes)
         client.start()
         return client
     from engine.build import start_worker  # brings torch into this process

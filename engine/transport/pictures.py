@@ -6,20 +6,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from engine.messages import GenerateRequest, ImageInput
-
-KEPT_BYTES: Final = 128 * 1024**2
 
 # Of one tenant only: how fast a picture is answered must not tell that somebody else has asked about it.
 PictureKey = tuple[str, bytes]
 
 
 class SentPictures:
-    """The sender's account of what its worker keeps, least recently used first."""
+    """The sender's account of what its worker keeps, least recently used first; `max_bytes` of pixels at most."""
 
-    def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._sizes: OrderedDict[PictureKey, int] = OrderedDict()

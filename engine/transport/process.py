@@ -60,7 +60,7 @@ class _Child:
         theirs.close()
         self._owner = owner
         self._outbox: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
-        self._pictures = SentPictures()
+        self._pictures = SentPictures(owner.picture_bytes)
         self.heard = time.monotonic()
         self.status: EngineStatus | None = None
         self.started: Future[EngineInfo] = Future()
@@ -147,11 +147,15 @@ class ProcessClient:
     """`EngineClient` over a supervised worker process. `start` blocks until the model is loaded.
 
     `command` starts a process that calls `engine.transport.child.serve_parent` with its last argument. A worker that
-    has work and makes no progress, or sends nothing at all, for `stall_after` seconds is killed and replaced.
+    has work and makes no progress, or sends nothing at all, for `stall_after` seconds is killed and replaced. It keeps
+    up to `picture_bytes` of pixels, which then need not be sent again.
     """
 
-    def __init__(self, command: Sequence[str], launch: Launch, stall_after: float) -> None:
+    def __init__(
+        self, command: Sequence[str], launch: Launch, stall_after: float, picture_bytes: int
+    ) -> None:
         self._command = command
+        self.picture_bytes = picture_bytes
         self._launch = launch
         self._stall_after = stall_after
         self._info: EngineInfo | None = None
