@@ -22,7 +22,7 @@ from benchmarks.result import NotMeasured, write_result
 from engine.forward import Work
 from engine.heap import keep_large_blocks_apart
 from engine.layout import Ints
-from engine.policies.base import Policy, SelectingPolicy
+from engine.policies.base import Policy
 from engine.policies.known import make_policy
 from engine.refresh import Prefill
 from eval.arms import described
@@ -81,7 +81,7 @@ class Details:
         trial = Trial(self._reader.family, self._reader.pool, prompt)
         try:
             residual = Residual(self._reader, trial)
-            anchor = self._chosen(trial, make_policy("conduit", {}))
+            anchor = trial.chosen(make_policy("conduit", {}), LOOKED_INTO)
             return {arm.name: self._look(trial, residual, arm.make(number), anchor) for arm in ABLATIONS}
         finally:
             trial.close()
@@ -89,7 +89,7 @@ class Details:
     def _look(
         self, trial: Trial, residual: Residual, policy: Policy, anchor: Ints
     ) -> tuple[float, float | None, int]:
-        chosen = self._chosen(trial, policy)
+        chosen = trial.chosen(policy, LOOKED_INTO)
         shared = len(np.intersect1d(chosen, anchor)) / max(1, len(anchor))
         e2 = None
         # E2 refreshes all text and keeps exact pages: other refreshes have none.
@@ -99,11 +99,6 @@ class Details:
         prefill = Prefill(self._reader.family, trial.kv, trial.prompt.layout, trial.prompt.features, work)
         prefill.reuse(trial.prompt.entries, policy, LOOKED_INTO)
         return round(shared, 5), e2, work.flops
-
-    def _chosen(self, trial: Trial, policy: Policy) -> Ints:
-        assert isinstance(policy, SelectingPolicy)
-        candidates = trial.own.restore(trial.prompt.entries, policy, LOOKED_INTO)
-        return trial.own.choose(candidates, policy, LOOKED_INTO)
 
 
 def looked_into(rows: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from demo.pages import PAGE_PX
 from demo.questions import Example
 from engine.heap import keep_large_blocks_apart
 from engine.layout import Ints, PromptLayout
-from engine.policies.base import Policy, Probe, SelectingPolicy, top
+from engine.policies.base import Probe, SelectingPolicy, top
 from eval.arms import cell, described
 from eval.page_prompts import PageReader, conversation, draw
 from eval.recording import WORK, Recording
@@ -70,16 +70,6 @@ def by_lot(number: int, filled: NDArray[np.bool_]) -> Ranked:
     return Ranked(tuple((lots + filled).tolist()))
 
 
-class ControlTrial(Trial):
-    """A trial that tells what is chosen."""
-
-    def chosen(self, policy: Policy, ratio: float) -> Ints:
-        """The slots that the policy refreshes, ascending."""
-        assert isinstance(policy, SelectingPolicy)
-        candidates = self.own.restore(self.prompt.entries, policy, ratio)
-        return self._asked(policy).choose(candidates, policy, ratio)
-
-
 class Controls:
     """Measures prompts of one set. The question of `wrong_query` on prompt i is that of prompt i + 1."""
 
@@ -103,7 +93,7 @@ class Controls:
             (prompt, (OWN, WRONG, ink, RANDOM)),
             (replace(prompt, foreign=unrelated), (ELSEWHERE,)),
         ):
-            trial = ControlTrial(self._reader.family, self._reader.pool, asked)
+            trial = Trial(self._reader.family, self._reader.pool, asked)
             try:
                 row |= measure(trial, right, cells(arms, RATIOS), columns(arms, RATIOS), number)
                 for arm, ratio in itertools.product(arms, RATIOS):
@@ -127,10 +117,8 @@ def looked(arm: Arm, ratio: float) -> str:
 def summary(rows: Mapping[int, Mapping[str, Any]]) -> tuple[Table, dict[str, Any]]:
     """The table of answers, and its figures with what was chosen added to each cell."""
     chosen = {looked(arm, ratio): cell(arm.name, ratio) for arm in ARMS for ratio in RATIOS}
-    plain = {
-        n: {c: v for c, v in row.items() if c not in chosen and c != "filled"} for n, row in rows.items()
-    }
-    table = Table.of(plain)
+    answers = columns(ARMS, RATIOS)
+    table = Table.of({n: {c: row[c] for c in answers} for n, row in rows.items()})
     table.check_ends()
     found = table.figures(RANDOM_INK.name)
     found["filled"] = round(float(np.mean([row["filled"] for row in rows.values()])), 4)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,15 @@ from demo.pages import GRID
 from engine.families.base import Family
 from engine.heap import keep_large_blocks_apart
 from engine.kv import KVPool
-from engine.policies.base import Policy, SelectingPolicy
+from engine.policies.base import Policy
 from eval import page_prompts, shifted_prefix, smollm2, smollm2_judge
 from eval.arms import cell
 from eval.ideas import Adaptive, Blocks, Concentrated, Dealt, Sinks, Stale, TwoRounds, in_two_rounds
 from eval.page_prompts import PageReader
-from eval.passages import draw_asked
 from eval.recording import WORK, Recording
 from eval.smollm2 import ChunkReader
-from eval.sweep import Table, cells, columns, measure
-from eval.trial import Arm, Idea, Prompt, Trial
+from eval.sweep import Draw, Table, cells, columns, measure
+from eval.trial import Arm, Idea, Trial
 
 PAGE_RATIOS = (0.02, 0.05, 0.10)
 CHUNK_RATIOS = (0.10, 0.20)
@@ -81,11 +80,6 @@ class IdeaTrial(Trial):
             return in_two_rounds(self.own, self.prompt.entries, ratio)
         return Trial.run(self, policy, ratio)
 
-    def spent(self, policy: SelectingPolicy, ratio: float) -> float:
-        """Share of the candidates that the policy takes when it may take `ratio`."""
-        candidates = self.own.restore(self.prompt.entries, policy, ratio)
-        return len(self.own.choose(candidates, policy, ratio)) / len(candidates)
-
 
 @dataclass(frozen=True, slots=True)
 class Study:
@@ -94,7 +88,7 @@ class Study:
     name: str
     family: Family
     pool: KVPool
-    draw: Callable[[int], tuple[Prompt, int]]
+    draw: Draw
     arms: tuple[Arm, ...]
     ratios: tuple[float, ...]
 
@@ -105,8 +99,8 @@ class Study:
 
     def figures(self, rows: Mapping[int, Mapping[str, Any]]) -> tuple[Table, dict[str, Any]]:
         shares = {self._share(arm, r): cell(arm.name, r) for arm, r in self._adaptive()}
-        plain = {n: {c: v for c, v in row.items() if c not in shares} for n, row in rows.items()}
-        table = Table.of(plain)
+        answers = columns(self.arms, self.ratios)
+        table = Table.of({n: {c: row[c] for c in answers} for n, row in rows.items()})
         table.check_ends()
         found = table.figures("impact")
         for share, name in shares.items():
@@ -120,9 +114,8 @@ class Study:
         try:
             row = measure(trial, right, cells(self.arms, self.ratios), missing, number)
             for arm, ratio in self._adaptive():
-                rule = arm.make(number)
-                assert isinstance(rule, SelectingPolicy)
-                row[self._share(arm, ratio)] = round(trial.spent(rule, ratio), 5)
+                chosen = trial.chosen(arm.make(number), ratio)
+                row[self._share(arm, ratio)] = round(len(chosen) / len(prompt.layout.candidates()), 5)
             return row
         finally:
             trial.close()
@@ -137,27 +130,18 @@ class Study:
 
 def page_study(kind: str, prefix: str) -> Study:
     reader = PageReader.load(prefix=prefix)
-
-    def draw(number: int) -> tuple[Prompt, int]:
-        example, following = page_prompts.draw(kind, range(number, number + 2), shifted_prefix.SEED)
-        return reader.prompt(example, following.question.text), reader.first_token(example.answer)
-
     arms = (*PAGE_IDEAS, *ADAPTIVE) if prefix == "template" else ()
     every = tuple(dict.fromkeys((*arms, *BEHIND_OTHERS)))
-    return Study(f"{kind}_{prefix}", reader.family, reader.pool, draw, every, PAGE_RATIOS)
+    questions = shifted_prefix.page_questions(reader, kind)
+    return Study(f"{kind}_{prefix}", reader.family, reader.pool, questions, every, PAGE_RATIOS)
 
 
 def chunk_study(prefix: str, cache: Path) -> Study:
     reader = ChunkReader.load(prefix, cache)
-
-    def draw(number: int) -> tuple[Prompt, int]:
-        asked = draw_asked(number, smollm2_judge.SEED)
-        foreign = draw_asked(number + 1, smollm2_judge.SEED)
-        return reader.prompt(asked, foreign), reader.first_token(asked.answer)
-
     arms = (*CHUNK_IDEAS, *ADAPTIVE) if prefix == "template" else ()
     every = tuple(dict.fromkeys((*arms, *BEHIND_OTHERS)))
-    return Study(f"chunks_{prefix}", reader.family, reader.pool, draw, every, CHUNK_RATIOS)
+    questions = smollm2_judge.chunk_questions(reader)
+    return Study(f"chunks_{prefix}", reader.family, reader.pool, questions, every, CHUNK_RATIOS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

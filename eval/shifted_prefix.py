@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,52 +19,31 @@ from engine.load import weights_fingerprint
 from eval.arms import ARMS, RATIOS, described
 from eval.page_prompts import SHIPPED, PageReader, draw
 from eval.recording import WORK, Recording
-from eval.sweep import Table, cells, columns, measure
-from eval.trial import Arm, Trial
+from eval.sweep import Draw, Sweep, Table, columns
+from eval.trial import Arm, Prompt
 
 SETS = ("single_hop", "two_hop", "page_order", "distractor", "reordered", "system", "question_first")
 SEED = 2026
 PROMPTS = 1000
 
 
-class PageSweep:
-    """Measures prompts of one set. The foreign question of prompt i is that of prompt i + 1."""
+def page_questions(reader: PageReader, kind: str) -> Draw:
+    """Questions of one set. The foreign question of prompt i is that of prompt i + 1."""
 
-    def __init__(self, reader: PageReader, kind: str, arms: Sequence[Arm], ratios: Sequence[float]) -> None:
-        self._reader, self._kind, self._wanted = reader, kind, cells(arms, ratios)
+    def asked(number: int) -> tuple[Prompt, int]:
+        example, following = draw(kind, range(number, number + 2), SEED)
+        return reader.prompt(example, following.question.text), reader.first_token(example.answer)
 
-    @torch.inference_mode()
-    def row(self, number: int, missing: Collection[str]) -> dict[str, Any]:
-        example, following = draw(self._kind, range(number, number + 2), SEED)
-        prompt = self._reader.prompt(example, following.question.text)
-        trial = Trial(self._reader.family, self._reader.pool, prompt)
-        try:
-            right = self._reader.first_token(example.answer)
-            return measure(trial, right, self._wanted, missing, number)
-        finally:
-            trial.close()
+    return asked
 
 
 def sweep_set(
     reader: PageReader, kind: str, prompts: int, arms: Sequence[Arm], ratios: Sequence[float]
 ) -> Table:
     """Arms at ratios on one set; what an earlier run measured is taken over."""
-    sweep = PageSweep(reader, kind, arms, ratios)
+    sweep = Sweep(reader.family, reader.pool, page_questions(reader, kind), arms, ratios)
     recording = Recording(WORK / "shifted_prefix" / f"{kind}.jsonl", drawn_by())
     return Table.of(recording.complete(range(prompts), columns(arms, ratios), sweep.row, kind))
-
-
-def written(script: str, tables: Mapping[str, Table], arms: Sequence[Arm], ratios: Sequence[float]) -> Path:
-    """Write the result file of page sets by name. Raises `NotMeasured` where r = 1 was not full prefill."""
-    shares: dict[str, float] = {}
-    for kind, table in tables.items():
-        table.check_ends()
-        shares |= table.shares(kind)
-    figures = {kind: table.figures("conduit") for kind, table in tables.items()}
-    prompts = {kind: len(table.full) for kind, table in tables.items()}
-    return write_result(
-        script, drawn_by() | described(arms, ratios) | {"prompts_per_set": prompts}, shares, figures
-    )
 
 
 def drawn_by() -> dict[str, Any]:
@@ -86,7 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.measure_only:
         return 0
     try:
-        print(written(__file__, tables, ARMS, RATIOS))
+        shares: dict[str, float] = {}
+        for kind, table in tables.items():
+            table.check_ends()
+            shares |= table.shares(kind)
+        figures = {kind: table.figures("conduit") for kind, table in tables.items()}
+        prompts = {kind: len(table.full) for kind, table in tables.items()}
+        settings = drawn_by() | described(ARMS, RATIOS) | {"prompts_per_set": prompts}
+        print(write_result(__file__, settings, shares, figures))
     except NotMeasured as error:
         print(f"not measured: {error}", file=sys.stderr)
         return 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +20,22 @@ from eval.arms import ARMS, described
 from eval.passages import draw_asked
 from eval.recording import WORK, Recording
 from eval.smollm2 import PREFIXES, ChunkReader
-from eval.sweep import Table, cells, columns, measure
-from eval.trial import Trial
+from eval.sweep import Draw, Sweep, Table, columns
+from eval.trial import Prompt
 
 RATIOS = (0.05, 0.10, 0.20)
 SEED = 2028
 PROMPTS = 300
 
 
-class ChunkSweep:
-    """Measures prompts behind one compile prefix. The foreign question of prompt i is that of prompt i + 1."""
+def chunk_questions(reader: ChunkReader) -> Draw:
+    """Questions about chunks. The foreign question of prompt i is that of prompt i + 1."""
 
-    def __init__(self, reader: ChunkReader) -> None:
-        self._reader = reader
-        self._wanted = cells(ARMS, RATIOS)
+    def asked(number: int) -> tuple[Prompt, int]:
+        own = draw_asked(number, SEED)
+        return reader.prompt(own, draw_asked(number + 1, SEED)), reader.first_token(own.answer)
 
-    @torch.inference_mode()
-    def row(self, number: int, missing: Collection[str]) -> dict[str, Any]:
-        asked = draw_asked(number, SEED)
-        prompt = self._reader.prompt(asked, draw_asked(number + 1, SEED))
-        trial = Trial(self._reader.family, self._reader.pool, prompt)
-        try:
-            return measure(trial, self._reader.first_token(asked.answer), self._wanted, missing, number)
-        finally:
-            trial.close()
+    return asked
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures: dict[str, Any] = {}
     try:
         for prefix in options.prefixes:
-            sweep = ChunkSweep(ChunkReader.load(prefix, options.cache))
+            reader = ChunkReader.load(prefix, options.cache)
+            sweep = Sweep(reader.family, reader.pool, chunk_questions(reader), ARMS, RATIOS)
             recording = Recording(
                 WORK / "smollm2_judge" / f"{prefix}.jsonl", {"seed": SEED, "prefix": prefix}
             )

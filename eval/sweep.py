@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from benchmarks.result import NotMeasured
+from engine.families.base import Family
+from engine.kv import KVPool
 from eval.arms import EVERYTHING, REUSE, cell
 from eval.statistics import Floats, mean_interval
-from eval.trial import Arm, Trial, kl_to_full
+from eval.trial import Arm, Prompt, Trial, kl_to_full
 
+# Prompt number i of a set, and the token that a right answer starts with.
+Draw = Callable[[int], tuple[Prompt, int]]
 # The largest KL between r = 1 and full prefill that rounding can explain.
 ROUNDING = 1e-3
 
@@ -41,6 +46,26 @@ def measure(
         kl = round(kl_to_full(trial.full, logits), 6)
         row[cell(arm.name, ratio)] = [int(said == right), int(said == best), kl]
     return row
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Measures prompts of one set under arms at ratios."""
+
+    family: Family
+    pool: KVPool
+    draw: Draw
+    arms: Sequence[Arm]
+    ratios: Sequence[float]
+
+    @torch.inference_mode()
+    def row(self, number: int, missing: Collection[str]) -> dict[str, Any]:
+        prompt, right = self.draw(number)
+        trial = Trial(self.family, self.pool, prompt)
+        try:
+            return measure(trial, right, cells(self.arms, self.ratios), missing, number)
+        finally:
+            trial.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,12 @@ class Trial:
                 found[number] = self._shrink(policy, ratio) if layerwise else self.run(policy, ratio)
         return [found[number] for number in range(len(runs))]
 
+    def chosen(self, policy: Policy, ratio: float) -> Ints:
+        """The slots that a policy refreshes, ascending."""
+        assert isinstance(policy, SelectingPolicy)
+        candidates = self.own.restore(self.prompt.entries, policy, ratio)
+        return self._asked(policy).choose(candidates, policy, ratio)
+
     def close(self) -> None:
         self._pool.give_back(self.kv)
 

@@ -15,8 +15,8 @@ from engine.policies.base import EMPTY, Probe
 from eval.arms import cell
 from eval.controls import ARMS, ELSEWHERE, OWN, RANDOM, RATIOS, WRONG, Controls, by_lot, filled_slots, looked
 from eval.page_prompts import PageReader, draw
-from eval.shifted_prefix import SEED, PageSweep
-from eval.sweep import columns
+from eval.shifted_prefix import SEED, page_questions
+from eval.sweep import Sweep, columns
 
 # How far the grain of a page takes a pixel from the ground, in 8-bit levels.
 GRAIN = 18
@@ -75,7 +75,8 @@ def test_a_run_of_two_prompts(
 def test_the_same_answers_as_the_sweep_gives(reader: PageReader) -> None:
     """What `eval.shifted_prefix` measures under the same names; and the unrelated question is another."""
     controls = Controls(reader, "page_order")
-    sweep = PageSweep(reader, "page_order", (OWN, WRONG, RANDOM), RATIOS)
+    questions = page_questions(reader, "page_order")
+    sweep = Sweep(reader.family, reader.pool, questions, (OWN, WRONG, RANDOM), RATIOS)
     wanted = columns((OWN, WRONG, RANDOM), RATIOS)
     row = controls.row(1, wanted)
     for name, value in sweep.row(1, wanted).items():
