@@ -11,14 +11,13 @@ the engine counts them; `benchmarks/ttft` compares those with time). Writes `res
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.result import NotMeasured, write_result
+from benchmarks.result import write_result
 from engine.forward import Work
 from engine.heap import keep_large_blocks_apart
 from engine.layout import Ints
@@ -31,6 +30,7 @@ from eval.page_prompts import PageReader, draw
 from eval.recording import WORK, Recording
 from eval.residual import Residual
 from eval.shifted_prefix import SEED, SETS, drawn_by, sweep_set
+from eval.status import exit_status
 from eval.trial import Arm, Idea, Trial
 
 RATIOS = (0.02, 0.05, 0.10)
@@ -121,7 +121,8 @@ def looked_into(rows: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@exit_status()
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -133,25 +134,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reader = PageReader.load()
     ratios: dict[str, float] = {}
     figures: dict[str, Any] = {}
-    try:
-        for kind in options.sets:
-            table = sweep_set(reader, kind, options.prompts, ABLATIONS, RATIOS)
-            table.check_ends()
-            ratios |= table.shares(kind)
-            recording = Recording(WORK / "ablations" / f"{kind}.jsonl", drawn_by() | {"ratio": LOOKED_INTO})
-            details = recording.complete(
-                range(min(LOOKED_AT, options.prompts)),
-                [arm.name for arm in ABLATIONS],
-                Details(reader, kind).row,
-                f"{kind}, in detail",
-            )
-            figures[kind] = table.figures("conduit") | {"at_r10": looked_into(details)}
-        settings = drawn_by() | described(ABLATIONS, RATIOS) | {"prompts_per_set": options.prompts}
-        print(write_result(__file__, settings, ratios, figures))
-    except NotMeasured as error:
-        print(f"not measured: {error}", file=sys.stderr)
-        return 1
-    return 0
+    for kind in options.sets:
+        table = sweep_set(reader, kind, options.prompts, ABLATIONS, RATIOS)
+        table.check_ends()
+        ratios |= table.shares(kind)
+        recording = Recording(WORK / "ablations" / f"{kind}.jsonl", drawn_by() | {"ratio": LOOKED_INTO})
+        details = recording.complete(
+            range(min(LOOKED_AT, options.prompts)),
+            [arm.name for arm in ABLATIONS],
+            Details(reader, kind).row,
+            f"{kind}, in detail",
+        )
+        figures[kind] = table.figures("conduit") | {"at_r10": looked_into(details)}
+    settings = drawn_by() | described(ABLATIONS, RATIOS) | {"prompts_per_set": options.prompts}
+    print(write_result(__file__, settings, ratios, figures))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ Every kind of question in turn; an answer is right where it is the expected one,
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from eval.forced import would_say
 from eval.page_prompts import SHIPPED, PageReader, draw
 from eval.recording import WORK, Recording
 from eval.statistics import mean_interval
+from eval.status import exit_status
 from eval.trial import Arm, Prompt
 
 FULL, REUSE = Arm("full", "full"), Arm("reuse", "reuse")
@@ -87,7 +87,8 @@ def accuracies(rows: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@exit_status()
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -97,19 +98,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     drawn = {"weights": weights_fingerprint(SHIPPED), "seed": SEED, "pages": "2-8"}
     answers = Answers(PageReader.load())
-    try:
-        recording = Recording(WORK / "accuracy" / "answers.jsonl", drawn)
-        figures = accuracies(recording.complete(range(options.prompts), COLUMNS, answers.row, "answers"))
-        full = figures[cell(FULL.name, 1.0)]["accuracy"][0]
-        if full == 0:
-            raise NotMeasured("full prefill answers nothing right")
-        ratios = {name: round(figures[name]["accuracy"][0] / full, 4) for name in NAMES}
-        settings = drawn | described((FULL, REUSE, *RULES), RATIOS) | {"prompts": options.prompts}
-        print(write_result(__file__, settings, ratios, figures))
-    except NotMeasured as error:
-        print(f"not measured: {error}", file=sys.stderr)
-        return 1
-    return 0
+    recording = Recording(WORK / "accuracy" / "answers.jsonl", drawn)
+    figures = accuracies(recording.complete(range(options.prompts), COLUMNS, answers.row, "answers"))
+    full = figures[cell(FULL.name, 1.0)]["accuracy"][0]
+    if full == 0:
+        raise NotMeasured("full prefill answers nothing right")
+    ratios = {name: round(figures[name]["accuracy"][0] / full, 4) for name in NAMES}
+    settings = drawn | described((FULL, REUSE, *RULES), RATIOS) | {"prompts": options.prompts}
+    print(write_result(__file__, settings, ratios, figures))
 
 
 if __name__ == "__main__":

@@ -7,14 +7,13 @@ The same prompts, policy (conduit) and budgets for every codec; entries are used
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.result import NotMeasured, write_result
+from benchmarks.result import write_result
 from demo.questions import KINDS
 from engine.forward import Work
 from engine.heap import keep_large_blocks_apart
@@ -26,6 +25,7 @@ from eval.forced import would_say
 from eval.page_prompts import SHIPPED, PageReader, draw
 from eval.recording import WORK, Recording
 from eval.statistics import mean_interval
+from eval.status import exit_status
 from store.codec import codec_named
 
 CODECS = ("raw", "int8", "int4")
@@ -79,7 +79,8 @@ def figures_of(rows: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@exit_status()
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -89,15 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     drawn = {"weights": weights_fingerprint(SHIPPED), "seed": SEED, "codecs": list(CODECS)}
     answers = Answers(PageReader.load())
-    try:
-        recording = Recording(WORK / "codecs" / "answers.jsonl", drawn)
-        figures = figures_of(recording.complete(range(options.prompts), COLUMNS, answers.row, "answers"))
-        ratios = {f"{name}.points_lost": figures[name]["points_lost"][0] for name in NAMES}
-        print(write_result(__file__, drawn | {"prompts": options.prompts}, ratios, figures))
-    except NotMeasured as error:
-        print(f"not measured: {error}", file=sys.stderr)
-        return 1
-    return 0
+    recording = Recording(WORK / "codecs" / "answers.jsonl", drawn)
+    figures = figures_of(recording.complete(range(options.prompts), COLUMNS, answers.row, "answers"))
+    ratios = {f"{name}.points_lost": figures[name]["points_lost"][0] for name in NAMES}
+    print(write_result(__file__, drawn | {"prompts": options.prompts}, ratios, figures))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.result import NotMeasured, write_result
+from benchmarks.result import write_result
 from demo.pages import PAGE_PX
 from demo.questions import Example
 from engine.heap import keep_large_blocks_apart
@@ -30,6 +29,7 @@ from eval.arms import cell, described
 from eval.page_prompts import PageReader, conversation, draw
 from eval.recording import WORK, Recording
 from eval.shifted_prefix import SEED, drawn_by
+from eval.status import exit_status
 from eval.sweep import Table, cells, columns, measure
 from eval.trial import Arm, Idea, Trial
 
@@ -128,7 +128,8 @@ def summary(rows: Mapping[int, Mapping[str, Any]]) -> tuple[Table, dict[str, Any
     return table, found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@exit_status()
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -142,20 +143,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = [*columns(ARMS, RATIOS), "filled", *(looked(arm, ratio) for arm in ARMS for ratio in RATIOS)]
     ratios: dict[str, float] = {}
     figures: dict[str, Any] = {}
-    try:
-        for kind in options.sets:
-            recording = Recording(WORK / "controls" / f"{kind}.jsonl", drawn_by())
-            rows = recording.complete(range(options.prompts), wanted, Controls(reader, kind).row, kind)
-            table, figures[kind] = summary(rows)
-            ratios |= table.shares(kind)
-        if options.measure_only:
-            return 0
-        settings = drawn_by() | described(ARMS, RATIOS) | {"prompts_per_set": options.prompts}
-        print(write_result(__file__, settings | {"unrelated": UNRELATED}, ratios, figures))
-    except NotMeasured as error:
-        print(f"not measured: {error}", file=sys.stderr)
-        return 1
-    return 0
+    for kind in options.sets:
+        recording = Recording(WORK / "controls" / f"{kind}.jsonl", drawn_by())
+        rows = recording.complete(range(options.prompts), wanted, Controls(reader, kind).row, kind)
+        table, figures[kind] = summary(rows)
+        ratios |= table.shares(kind)
+    if options.measure_only:
+        return
+    settings = drawn_by() | described(ARMS, RATIOS) | {"prompts_per_set": options.prompts}
+    print(write_result(__file__, settings | {"unrelated": UNRELATED}, ratios, figures))
 
 
 if __name__ == "__main__":

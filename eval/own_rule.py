@@ -9,7 +9,6 @@ of full prefill's accuracy (pages) or of plain reuse's KL (chunks: lower is bett
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.result import NotMeasured, write_result
+from benchmarks.result import write_result
 from demo.pages import GRID
 from engine.families.base import Family
 from engine.heap import keep_large_blocks_apart
@@ -29,6 +28,7 @@ from eval.ideas import Adaptive, Blocks, Concentrated, Dealt, Sinks, Stale, TwoR
 from eval.page_prompts import PageReader
 from eval.recording import WORK, Recording
 from eval.smollm2 import ChunkReader
+from eval.status import exit_status
 from eval.sweep import Draw, Table, cells, columns, measure
 from eval.trial import Arm, Idea, Trial
 
@@ -144,7 +144,8 @@ def chunk_study(prefix: str, cache: Path) -> Study:
     return Study(f"chunks_{prefix}", reader.family, reader.pool, questions, every, CHUNK_RATIOS)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@exit_status(FileNotFoundError)
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -160,32 +161,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     ratios: dict[str, float] = {}
     figures: dict[str, Any] = {}
-    try:
-        if "pages" in options.judges:
-            for kind in PAGE_SETS:
-                for prefix in page_prompts.PREFIXES:
-                    study = page_study(kind, prefix)
-                    table, figures[study.name] = study.figures(
-                        study.measured(options.prompts, shifted_prefix.drawn_by())
-                    )
-                    ratios |= table.shares(study.name)
-        if "chunks" in options.judges:
-            for prefix in smollm2.PREFIXES:
-                study = chunk_study(prefix, options.cache)
-                rows = study.measured(options.chunk_prompts, {"seed": smollm2_judge.SEED})
-                table, figures[study.name] = study.figures(rows)
-                ratios |= table.kl_ratios(study.name)
-        if options.measure_only:
-            return 0
-        settings = shifted_prefix.drawn_by() | {
-            "prompts_per_set": options.prompts,
-            "chunk_prompts": options.chunk_prompts,
-        }
-        print(write_result(__file__, settings, ratios, figures))
-    except (NotMeasured, FileNotFoundError) as error:
-        print(f"not measured: {error}", file=sys.stderr)
-        return 1
-    return 0
+    if "pages" in options.judges:
+        for kind in PAGE_SETS:
+            for prefix in page_prompts.PREFIXES:
+                study = page_study(kind, prefix)
+                table, figures[study.name] = study.figures(
+                    study.measured(options.prompts, shifted_prefix.drawn_by())
+                )
+                ratios |= table.shares(study.name)
+    if "chunks" in options.judges:
+        for prefix in smollm2.PREFIXES:
+            study = chunk_study(prefix, options.cache)
+            rows = study.measured(options.chunk_prompts, {"seed": smollm2_judge.SEED})
+            table, figures[study.name] = study.figures(rows)
+            ratios |= table.kl_ratios(study.name)
+    if options.measure_only:
+        return
+    settings = shifted_prefix.drawn_by() | {
+        "prompts_per_set": options.prompts,
+        "chunk_prompts": options.chunk_prompts,
+    }
+    print(write_result(__file__, settings, ratios, figures))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from eval.datasets.base import Dataset, Picture, Sample
 from eval.datasets.known import DATASETS
 from eval.datasets.vlmevalkit import ROTATION, ChoiceSet
 from eval.recording import WORK, Recording
+from eval.status import exit_status
 from eval.trial import Arm
 
 RATIOS = (0.05, 0.10)
@@ -149,7 +149,8 @@ def shares_of_full(tables: dict[str, dict[str, Any]]) -> dict[str, float]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@exit_status(FileNotFoundError)
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -167,16 +168,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "dtype": options.dtype,
         "samples": options.samples,
     }
-    try:
-        answerer = Answerer.load(options.model, getattr(torch, options.dtype), options.device)
-        # Recordings stay here, so they may say where things lie; the result tells names only.
-        keyed = settings | {"model": str(options.model.resolve())}
-        tables = {n: run_set(answerer, n, options.data, options.samples, keyed) for n in options.sets}
-        print(write_result(__file__, settings | described(ARMS, RATIOS), shares_of_full(tables), tables))
-    except (NotMeasured, FileNotFoundError) as error:
-        print(f"not measured: {error}", file=sys.stderr)
-        return 1
-    return 0
+    answerer = Answerer.load(options.model, getattr(torch, options.dtype), options.device)
+    # Recordings stay here, so they may say where things lie; the result tells names only.
+    keyed = settings | {"model": str(options.model.resolve())}
+    tables = {n: run_set(answerer, n, options.data, options.samples, keyed) for n in options.sets}
+    print(write_result(__file__, settings | described(ARMS, RATIOS), shares_of_full(tables), tables))
 
 
 if __name__ == "__main__":

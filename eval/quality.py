@@ -7,11 +7,11 @@ of plain reuse (sets that start with smollm2: lower is better).
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from benchmarks.result import NotMeasured, write_result
+from eval.status import exit_status
 
 RESULTS = Path(__file__).parent / "results"
 SOURCES = ("shifted_prefix", "smollm2_judge")
@@ -33,14 +33,10 @@ def gather(results: Path) -> tuple[dict[str, Any], dict[str, float]]:
     return settings, ratios
 
 
-def main() -> int:
-    try:
-        settings, ratios = gather(RESULTS)
-        print(write_result(__file__, settings, ratios, {}))
-    except NotMeasured as error:
-        print(f"not measured: {error}", file=sys.stderr)
-        return 1
-    return 0
+@exit_status()
+def main() -> None:
+    settings, ratios = gather(RESULTS)
+    print(write_result(__file__, settings, ratios, {}))
 
 
 if __name__ == "__main__":

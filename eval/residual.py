@@ -8,7 +8,6 @@ all layers before included. Table 11 of CONDUIT gives E(random) / E(rule) and, a
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from benchmarks.result import NotMeasured, write_result
+from benchmarks.result import write_result
 from engine.attention import Attention, Causal, by_order
 from engine.forward import Work, run_rows
 from engine.heap import keep_large_blocks_apart
@@ -31,6 +30,7 @@ from engine.score import attention_weights
 from eval.page_prompts import SHIPPED, PageReader, draw
 from eval.recording import WORK, Recording
 from eval.statistics import rank_correlation
+from eval.status import exit_status
 from eval.trial import Trial
 
 SETS = ("single_hop", "two_hop", "system")
@@ -183,7 +183,8 @@ def ratios_of(rows: dict[int, dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@exit_status()
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -195,23 +196,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = {"weights": weights_fingerprint(SHIPPED), "seed": SEED, "ratios": list(RATIOS), "pages": "2-8"}
     ratios: dict[str, float] = {}
     figures: dict[str, Any] = {}
-    try:
-        for kind in SETS:
-            recording = Recording(WORK / "residual" / f"{kind}.jsonl", settings)
-            rows = recording.complete(range(options.prompts), COLUMNS, ResidualRows(reader, kind).row, kind)
-            found = ratios_of(rows)
-            ratios |= {f"{kind}.{name}": round(entry["all"], 3) for name, entry in found.items()}
-            correlation = np.nanmean([row["correlation"] for row in rows.values()], axis=0)
-            figures[kind] = {
-                "n": len(rows),
-                "rank_correlation_by_layer": correlation.round(4).tolist(),
-                **found,
-            }
-        print(write_result(__file__, settings | {"prompts_per_set": options.prompts}, ratios, figures))
-    except NotMeasured as error:
-        print(f"not measured: {error}", file=sys.stderr)
-        return 1
-    return 0
+    for kind in SETS:
+        recording = Recording(WORK / "residual" / f"{kind}.jsonl", settings)
+        rows = recording.complete(range(options.prompts), COLUMNS, ResidualRows(reader, kind).row, kind)
+        found = ratios_of(rows)
+        ratios |= {f"{kind}.{name}": round(entry["all"], 3) for name, entry in found.items()}
+        correlation = np.nanmean([row["correlation"] for row in rows.values()], axis=0)
+        figures[kind] = {
+            "n": len(rows),
+            "rank_correlation_by_layer": correlation.round(4).tolist(),
+            **found,
+        }
+    print(write_result(__file__, settings | {"prompts_per_set": options.prompts}, ratios, figures))
 
 
 if __name__ == "__main__":

@@ -7,18 +7,18 @@ was. Writes `results/shifted_prefix.json`; `ratios` are shares of full prefill's
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from benchmarks.result import NotMeasured, write_result
+from benchmarks.result import write_result
 from engine.heap import keep_large_blocks_apart
 from engine.load import weights_fingerprint
 from eval.arms import ARMS, RATIOS, described
 from eval.page_prompts import SHIPPED, PageReader, draw
 from eval.recording import WORK, Recording
+from eval.status import exit_status
 from eval.sweep import Draw, Sweep, Table, columns
 from eval.trial import Arm, Prompt
 
@@ -51,7 +51,8 @@ def drawn_by() -> dict[str, Any]:
     return {"weights": weights_fingerprint(SHIPPED), "seed": SEED, "pages": "2-8"}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@exit_status()
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=PROMPTS, help="prompts per set")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
@@ -62,20 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reader = PageReader.load()
     tables = {kind: sweep_set(reader, kind, options.prompts, ARMS, RATIOS) for kind in options.sets}
     if options.measure_only:
-        return 0
-    try:
-        shares: dict[str, float] = {}
-        for kind, table in tables.items():
-            table.check_ends()
-            shares |= table.shares(kind)
-        figures = {kind: table.figures("conduit") for kind, table in tables.items()}
-        prompts = {kind: len(table.full) for kind, table in tables.items()}
-        settings = drawn_by() | described(ARMS, RATIOS) | {"prompts_per_set": prompts}
-        print(write_result(__file__, settings, shares, figures))
-    except NotMeasured as error:
-        print(f"not measured: {error}", file=sys.stderr)
-        return 1
-    return 0
+        return
+    shares: dict[str, float] = {}
+    for kind, table in tables.items():
+        table.check_ends()
+        shares |= table.shares(kind)
+    figures = {kind: table.figures("conduit") for kind, table in tables.items()}
+    prompts = {kind: len(table.full) for kind, table in tables.items()}
+    settings = drawn_by() | described(ARMS, RATIOS) | {"prompts_per_set": prompts}
+    print(write_result(__file__, settings, shares, figures))
 
 
 if __name__ == "__main__":

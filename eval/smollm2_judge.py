@@ -7,19 +7,19 @@ KL to full prefill and top-1 agreement of the first answer token; six chunks; on
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.result import NotMeasured, write_result
+from benchmarks.result import write_result
 from engine.heap import keep_large_blocks_apart
 from eval.arms import ARMS, described
 from eval.passages import draw_asked
 from eval.recording import WORK, Recording
 from eval.smollm2 import PREFIXES, ChunkReader
+from eval.status import exit_status
 from eval.sweep import Draw, Sweep, Table, columns
 from eval.trial import Prompt
 
@@ -38,7 +38,8 @@ def chunk_questions(reader: ChunkReader) -> Draw:
     return asked
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@exit_status(FileNotFoundError)
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -52,24 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     ratios: dict[str, float] = {}
     figures: dict[str, Any] = {}
-    try:
-        for prefix in options.prefixes:
-            reader = ChunkReader.load(prefix, options.cache)
-            sweep = Sweep(reader.family, reader.pool, chunk_questions(reader), ARMS, RATIOS)
-            recording = Recording(
-                WORK / "smollm2_judge" / f"{prefix}.jsonl", {"seed": SEED, "prefix": prefix}
-            )
-            rows = recording.complete(range(options.prompts), columns(ARMS, RATIOS), sweep.row, prefix)
-            table = Table.of(rows)
-            table.check_ends()
-            ratios |= table.kl_ratios(f"smollm2_{prefix}")
-            figures[prefix] = table.figures("conduit")
-        settings = {"seed": SEED, "prompts": options.prompts, "chunks": 6} | described(ARMS, RATIOS)
-        print(write_result(__file__, settings, ratios, figures))
-    except (NotMeasured, FileNotFoundError) as error:
-        print(f"not measured: {error}", file=sys.stderr)
-        return 1
-    return 0
+    for prefix in options.prefixes:
+        reader = ChunkReader.load(prefix, options.cache)
+        sweep = Sweep(reader.family, reader.pool, chunk_questions(reader), ARMS, RATIOS)
+        recording = Recording(WORK / "smollm2_judge" / f"{prefix}.jsonl", {"seed": SEED, "prefix": prefix})
+        rows = recording.complete(range(options.prompts), columns(ARMS, RATIOS), sweep.row, prefix)
+        table = Table.of(rows)
+        table.check_ends()
+        ratios |= table.kl_ratios(f"smollm2_{prefix}")
+        figures[prefix] = table.figures("conduit")
+    settings = {"seed": SEED, "prompts": options.prompts, "chunks": 6} | described(ARMS, RATIOS)
+    print(write_result(__file__, settings, ratios, figures))
 
 
 if __name__ == "__main__":
