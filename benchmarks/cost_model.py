@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.families.base import ModelShape
-from engine.layout import PromptLayout
+from engine.prompt.layout import PromptLayout
 
 
 def row_flops(shape: ModelShape) -> int:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from engine.forward import Work
+from engine.passes.forward import Work
+from engine.passes.refresh import Prefill
 from engine.policies.base import SelectingPolicy, budget
-from engine.refresh import Prefill
 
 if TYPE_CHECKING:
     from benchmarks.ttft_engine import EngineArms

@@ -28,17 +28,17 @@ import torch
 
 from benchmarks.page_cache import drop
 from benchmarks.result import NotMeasured, write_result
-from store.buffers import BufferPool
-from store.codec import Codec, codecs
-from store.entry import ImageKV
-from store.eviction import never_held
-from store.header import RecordInfo
-from store.keys import ModelKey, VisualKey, pixel_digest
-from store.lmdb_file import DATA
-from store.record import Record, RecordReader, build
-from store.tier import Tier
-from store.tiers.lmdb import LmdbTier
-from store.tiers.redis import RedisTier
+from store.codecs.protocol import Codec, codecs
+from store.records.buffers import BufferPool
+from store.records.entry import ImageKV
+from store.records.header import RecordInfo
+from store.records.keys import ModelKey, VisualKey, pixel_digest
+from store.records.record import Record, RecordReader, build
+from store.residency.eviction import never_held
+from store.tiers.lmdb.file import DATA
+from store.tiers.lmdb.tier import LmdbTier
+from store.tiers.protocol import Tier
+from store.tiers.redis.tier import RedisTier
 
 MIB = 1 << 20
 GB = 1e9

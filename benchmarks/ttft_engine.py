@@ -14,10 +14,6 @@ import numpy as np
 from benchmarks import cost_model
 from benchmarks.result import NotMeasured
 from engine.families.base import ModelShape
-from engine.forward import Work
-from engine.generation import Generation, prepare
-from engine.layout import PromptLayout
-from engine.load import load_runtime
 from engine.messages import (
     CacheOptions,
     GenerateRequest,
@@ -28,13 +24,17 @@ from engine.messages import (
     Sampling,
     TextPart,
 )
+from engine.passes.forward import Work
+from engine.passes.refresh import Prefill
 from engine.policies.base import make_policy
-from engine.refresh import Prefill
-from engine.runtime import Runtime
+from engine.prompt.layout import PromptLayout
+from engine.serving.generation import Generation, prepare
+from engine.serving.load import load_runtime
+from engine.serving.runtime import Runtime
 from engine.settings import ModelSettings
-from store.entry import ImageKV
-from store.keys import pixel_digest
 from store.open import open_store
+from store.records.entry import ImageKV
+from store.records.keys import pixel_digest
 from store.settings import StoreSettings
 
 SYSTEM = " ".join(["You are a careful reader. Answer from the pages, please."] * 2)

@@ -22,7 +22,8 @@ ImageOutcome = Literal["hit", "miss", "outdated", "corrupt", "bypass"]
 class ImageInput:
     """One decoded image: upright RGB, row-major, 3 bytes a pixel.
 
-    `digest` is the canonical digest (SHA-256 over mode, width, height and the pixels, see `store.keys.pixel_digest`).
+    `digest` is the canonical digest (SHA-256 over mode, width, height and the pixels, see
+    `store.records.keys.pixel_digest`).
     """
 
     digest: bytes

@@ -35,7 +35,7 @@ class ModelSettings:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Requests that may queue and that may hold KV at a time, and the bytes of KV that all of them may hold (None: a
-    share of what the device has, see `engine.build`)."""
+    share of what the device has, see `engine.serving.build`)."""
 
     waiting: int = 256
     running: int = 8

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 
 from benchmarks.result import write_result
-from engine.forward import Work
-from engine.heap import keep_large_blocks_apart
-from engine.layout import Ints
+from engine.passes.forward import Work
+from engine.passes.refresh import Prefill
 from engine.policies.base import Policy
 from engine.policies.known import make_policy
-from engine.refresh import Prefill
+from engine.prompt.layout import Ints
+from engine.serving.heap import keep_large_blocks_apart
 from eval.arms import described
 from eval.ideas import AllTextScores, TailRefresh
 from eval.page_prompts import PageReader, draw

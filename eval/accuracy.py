@@ -15,11 +15,11 @@ import torch
 
 from benchmarks.result import NotMeasured, write_result
 from demo.questions import KINDS
-from engine.forward import Work
-from engine.heap import keep_large_blocks_apart
-from engine.kv import RequestKV
-from engine.load import weights_fingerprint
-from engine.refresh import Prefill
+from engine.passes.forward import Work
+from engine.passes.kv import RequestKV
+from engine.passes.refresh import Prefill
+from engine.serving.heap import keep_large_blocks_apart
+from engine.serving.load import weights_fingerprint
 from eval.arms import cell, described
 from eval.forced import would_say
 from eval.page_prompts import SHIPPED, PageReader, draw

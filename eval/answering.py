@@ -11,19 +11,19 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
-from engine.compile import compile_image
-from engine.decode import Decoder, decode_step
 from engine.errors import UnsupportedModel
 from engine.families.base import Family
-from engine.forward import Work
-from engine.kv import KVPool
-from engine.layout import PromptLayout
-from engine.load import FAMILIES
 from engine.messages import Message
+from engine.passes.compile import compile_image
+from engine.passes.decode import Decoder, decode_step
+from engine.passes.forward import Work
+from engine.passes.kv import KVPool
+from engine.passes.refresh import Prefill, slots_needed
 from engine.policies.base import Policy
-from engine.prompt import ChatPrompt
-from engine.refresh import Prefill, slots_needed
-from store.entry import ImageKV
+from engine.prompt.chat import ChatPrompt
+from engine.prompt.layout import PromptLayout
+from engine.serving.load import FAMILIES
+from store.records.entry import ImageKV
 
 # Entries in memory at a time: a document's pages are asked about one question after the other.
 MOST_ENTRIES = 64

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from engine.attention import by_order
 from engine.families.base import Rope
-from engine.forward import run_rows
-from engine.layout import Ints
-from engine.refresh import Prefill
-from engine.rope import rotate
+from engine.passes.attention import by_order
+from engine.passes.forward import run_rows
+from engine.passes.refresh import Prefill
+from engine.passes.rotation import rotate
+from engine.prompt.layout import Ints
 
 
 def refresh_all(prefill: Prefill, choices: Sequence[Ints]) -> torch.Tensor:

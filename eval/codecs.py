@@ -15,10 +15,10 @@ import torch
 
 from benchmarks.result import write_result
 from demo.questions import KINDS
-from engine.forward import Work
-from engine.heap import keep_large_blocks_apart
-from engine.load import weights_fingerprint
-from engine.refresh import Prefill
+from engine.passes.forward import Work
+from engine.passes.refresh import Prefill
+from engine.serving.heap import keep_large_blocks_apart
+from engine.serving.load import weights_fingerprint
 from eval.accuracy import CONDUIT, PROMPTS, SEED
 from eval.arms import cell
 from eval.forced import would_say
@@ -26,7 +26,7 @@ from eval.page_prompts import SHIPPED, PageReader, draw
 from eval.recording import WORK, Recording
 from eval.statistics import mean_interval
 from eval.status import exit_status
-from store.codec import codec_named
+from store.codecs.protocol import codec_named
 
 CODECS = ("raw", "int8", "int4")
 RATIOS = (0.0, 0.10)

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from benchmarks.result import write_result
 from demo.pages import PAGE_PX
 from demo.questions import Example
-from engine.heap import keep_large_blocks_apart
-from engine.layout import Ints, PromptLayout
 from engine.policies.base import Probe, SelectingPolicy, top
+from engine.prompt.layout import Ints, PromptLayout
+from engine.serving.heap import keep_large_blocks_apart
 from eval.arms import cell, described
 from eval.page_prompts import PageReader, conversation, draw
 from eval.recording import WORK, Recording

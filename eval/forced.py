@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.attention import by_order
 from engine.families.base import Family
-from engine.forward import Rows, keep
-from engine.kv import RequestKV
-from engine.rope import rotate
+from engine.passes.attention import by_order
+from engine.passes.forward import Rows, keep
+from engine.passes.kv import RequestKV
+from engine.passes.rotation import rotate
 
 
 def would_say(

@@ -13,13 +13,13 @@ from typing import ClassVar
 import torch
 
 from engine.families.base import ModelShape
-from engine.layout import Ints
+from engine.passes.probe import Prober
+from engine.passes.refresh import Prefill
 from engine.policies.base import Policy, Probe, ScorePlan, SelectingPolicy, budget, offsets, top
 from engine.policies.conduit import Conduit, damped, favour_each_image, image_coefficients
 from engine.policies.impact import Impact
-from engine.probe import Prober
-from engine.refresh import Prefill
-from store.entry import ImageKV
+from engine.prompt.layout import Ints
+from store.records.entry import ImageKV
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ import torch
 from benchmarks.result import write_result
 from demo.pages import GRID
 from engine.families.base import Family
-from engine.heap import keep_large_blocks_apart
-from engine.kv import KVPool
+from engine.passes.kv import KVPool
 from engine.policies.base import Policy
+from engine.serving.heap import keep_large_blocks_apart
 from eval import page_prompts, shifted_prefix, smollm2, smollm2_judge
 from eval.arms import cell
 from eval.ideas import Adaptive, Blocks, Concentrated, Dealt, Sinks, Stale, TwoRounds, in_two_rounds

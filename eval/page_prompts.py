@@ -12,18 +12,18 @@ from transformers import AutoTokenizer
 
 from demo.pages import MAX_PAGES, PAGE_PX, render
 from demo.questions import Example, make_example
-from engine.attention import Causal
-from engine.compile import compile_image, value_norms
 from engine.families.base import Grid
 from engine.families.qwen2_5_vl import Qwen25VL
-from engine.forward import Work, run_rows
-from engine.kv import KVPool
-from engine.layout import Query
 from engine.messages import ImagePart, Message, TextPart
-from engine.prompt import ChatPrompt
-from engine.rows import PromptRows
+from engine.passes.attention import Causal
+from engine.passes.compile import compile_image, value_norms
+from engine.passes.forward import Work, run_rows
+from engine.passes.kv import KVPool
+from engine.passes.rows import PromptRows
+from engine.prompt.chat import ChatPrompt
+from engine.prompt.layout import Query
 from eval.trial import Prompt
-from store.entry import ImageKV
+from store.records.entry import ImageKV
 
 SHIPPED = Path(__file__).parent.parent / "models" / "page-reader"
 FEWEST_PAGES = 2
@@ -70,7 +70,7 @@ class PageReader:
         return self._compile_behind(empty, features, grid)
 
     def _compile_behind(self, other: torch.Tensor, features: torch.Tensor, grid: Grid) -> ImageKV:
-        """As `engine.compile` compiles, with another picture of the same size before it."""
+        """As `engine.passes.compile` compiles, with another picture of the same size before it."""
         both = (Message("user", (ImagePart(0), ImagePart(1))),)
         layout = self.chat.layout(both, (grid, grid))
         span, shape = layout.spans[1], self.family.shape

@@ -16,17 +16,17 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.result import write_result
-from engine.attention import Attention, Causal, by_order
-from engine.forward import Work, run_rows
-from engine.heap import keep_large_blocks_apart
-from engine.layout import Ints
-from engine.load import weights_fingerprint
+from engine.passes.attention import Attention, Causal, by_order
+from engine.passes.forward import Work, run_rows
+from engine.passes.probe import Candidates
+from engine.passes.refresh import Prefill
+from engine.passes.score import attention_weights
 from engine.policies.base import Probe, ScorePlan, budget, top
 from engine.policies.conduit import image_coefficients
 from engine.policies.known import make_policy
-from engine.probe import Candidates
-from engine.refresh import Prefill
-from engine.score import attention_weights
+from engine.prompt.layout import Ints
+from engine.serving.heap import keep_large_blocks_apart
+from engine.serving.load import weights_fingerprint
 from eval.page_prompts import SHIPPED, PageReader, draw
 from eval.recording import WORK, Recording
 from eval.statistics import rank_correlation

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from benchmarks.result import write_result
-from engine.heap import keep_large_blocks_apart
-from engine.load import weights_fingerprint
+from engine.serving.heap import keep_large_blocks_apart
+from engine.serving.load import weights_fingerprint
 from eval.arms import ARMS, RATIOS, described
 from eval.page_prompts import SHIPPED, PageReader, draw
 from eval.recording import WORK, Recording

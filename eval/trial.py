@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 import torch
 
 from engine.families.base import Family
-from engine.forward import Work
-from engine.kv import KVPool
-from engine.layout import Ints, PromptLayout, Query
+from engine.passes.forward import Work
+from engine.passes.kv import KVPool
+from engine.passes.probe import Prober
+from engine.passes.refresh import Prefill
 from engine.policies.base import LayerwisePolicy, Policy, ScorePlan, SelectingPolicy
 from engine.policies.known import make_policy
-from engine.probe import Prober
-from engine.refresh import Prefill
+from engine.prompt.layout import Ints, PromptLayout, Query
 from eval.batched import refresh_all
-from store.entry import ImageKV
+from store.records.entry import ImageKV
 
 # Any policy that keeps exact images, for restoring what all of them start from.
 REFERENCE = make_policy("reuse", {})

@@ -17,8 +17,8 @@ from engine.transport.inprocess import InProcessClient
 from engine.transport.process import ProcessClient
 from engine.transport.wire import Launch
 from service.app import create_app
-from service.logs import configure_logging
-from service.server import DrainingServer
+from service.http.server import DrainingServer
+from service.observability.logs import configure_logging
 from service.settings import Settings, SettingsError, load_settings
 from store.errors import StoreError
 from store.settings import StoreSettings
@@ -64,7 +64,7 @@ def start_client(settings: Settings) -> EngineClient:
         client = ProcessClient(command, launch, settings.stall_after, settings.upload_cache_bytes)
         client.start()
         return client
-    from engine.build import start_worker  # brings torch into this process
+    from engine.serving.build import start_worker  # brings torch into this process
 
     started = start_worker(launch.model, launch.store, launch.limits, launch.shadow_share)
     return InProcessClient(started.worker, started.store, started.desk, started.info)

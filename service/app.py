@@ -11,25 +11,27 @@ import httpcore
 from fastapi import APIRouter, FastAPI
 
 from engine.client import EngineClient
-from service.admission import Admission
+from service.chat.routes import chat_router
+from service.chat.schemas import ChatRequest
 from service.context import Services
-from service.error_handlers import add_error_handlers
+from service.http.admission import Admission
+from service.http.error_handlers import add_error_handlers
+from service.http.middleware import Access, Gatekeeper
+from service.http.openapi import openapi_of
+from service.http.tenancy import KeyRing
 from service.images.addresses import HostPolicy, Resolver, SystemResolver
 from service.images.decode import Decoder
 from service.images.fetch import Fetcher
 from service.images.known_images import UploadIndex, UrlIndex
 from service.images.loader import ImageLoader, Known, LoadLimits
-from service.metrics import Metrics
-from service.middleware import Access, Gatekeeper
-from service.openapi import openapi_of
-from service.routes.cache import cache_router
-from service.routes.cache_care import cache_care_router
-from service.routes.chat import chat_router
-from service.routes.health import health_router
-from service.routes.page import Sample, page_router
+from service.observability.metrics import Metrics
+from service.operator.cache import cache_router
+from service.operator.care import cache_care_router
+from service.operator.health import health_router
+from service.operator.schemas import OPERATOR_BODIES
 from service.settings import Settings
-from service.tenancy import KeyRing
 from service.version import VERSION
+from service.web.page import Sample, page_router
 
 _DRAIN_POLL: Final = 0.05
 _DESCRIPTION: Final = "Questions about images, answered from a persistent store of their key/value tensors."
@@ -92,7 +94,8 @@ def _close_to_strangers(app: FastAPI, settings: Settings) -> None:
     keys = KeyRing(settings)
     access = Access(keys, _public_paths(settings))
     app.add_middleware(Gatekeeper, keys=keys, access=access)
-    app.openapi = openapi_of(app, access.needs_key)  # type: ignore[method-assign]
+    bodies = (ChatRequest, *OPERATOR_BODIES)
+    app.openapi = openapi_of(app, bodies, access.needs_key)  # type: ignore[method-assign]
 
 
 async def _close_when_draining(services: Services) -> None:

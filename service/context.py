@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.client import EngineClient
-from service.admission import Admission
+from service.http.admission import Admission
+from service.http.validation import BodyLimits
 from service.images.loader import ImageLoader
-from service.metrics import Metrics
+from service.observability.metrics import Metrics
 from service.settings import Settings
-from service.validation import BodyLimits
 
 
 @dataclass(frozen=True, slots=True)

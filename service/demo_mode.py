@@ -10,8 +10,8 @@ import numpy as np
 
 from demo.pages import Page, draw_pages, encode
 from demo.questions import Question, ask_list, ask_value
-from service.routes.page import Sample
 from service.settings import Settings
+from service.web.page import Sample
 
 _SEED: Final = 3
 _PAGES: Final = 4

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from store.codec import codec_named
-from store.eviction import POLICIES
+from store.codecs.protocol import codec_named
+from store.residency.eviction import POLICIES
+from store.residency.wishes import Wishes
 from store.settings import StoreSettings
-from store.tier import kinds
 from store.tiered import TieredStore
-from store.wishes import Wishes
+from store.tiers.protocol import kinds
 
 if TYPE_CHECKING:
-    from store.entry import ImageKV
+    from store.records.entry import ImageKV
 
 
 def open_store(settings: StoreSettings) -> TieredStore[ImageKV]:

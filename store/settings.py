@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from store.errors import InvalidSettings
-from store.eviction import POLICIES
+from store.residency.eviction import POLICIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class StoreSettings:
 
     path: directory of the disk tier. decoded_bytes: entries ready for the device, above the tiers.
     queue_bytes: entries waiting to be written; beyond it writing is skipped, never waited for. device: where
-    lossy codecs decode. eviction: see `store.eviction.POLICIES`.
+    lossy codecs decode. eviction: see `store.residency.eviction.POLICIES`.
     """
 
     path: Path | None = None

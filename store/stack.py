@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal
 
-from store.buffers import BufferPool
-from store.codec import Codec, Prepared
-from store.decoded import E, Slot
+from store.codecs.protocol import Codec, Prepared
 from store.errors import CodecError, Rejected, TierError
-from store.eviction import HoldOf, Policy, lru
-from store.header import RecordInfo
-from store.health import Health
-from store.keys import owner
-from store.quota import make_room
-from store.record import Record, RecordReader, build
-from store.tier import Tier
+from store.records.buffers import BufferPool
+from store.records.header import RecordInfo
+from store.records.keys import owner
+from store.records.record import Record, RecordReader, build
+from store.residency.decoded import E, Slot
+from store.residency.eviction import HoldOf, Policy, lru
+from store.tiers.health import Health
+from store.tiers.protocol import Tier
+from store.tiers.quota import make_room
 from store.writer import Job, WriteBehind
 
 _log = logging.getLogger(__name__)

@@ -13,21 +13,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Literal
 
-from store.admin import StoreAdmin
-from store.buffers import BufferPool
-from store.codec import Codec, Prepared
-from store.decoded import DecodedCache, E, Slot
+from store.care.admin import StoreAdmin
+from store.codecs.protocol import Codec, Prepared
 from store.errors import InvalidKey, StoreClosed
-from store.eviction import Policy, lru
 from store.flights import Flight, Flights
-from store.header import RecordInfo
-from store.holds import Holds, Lease
-from store.keys import VisualKey
-from store.sightings import Sightings
+from store.records.buffers import BufferPool
+from store.records.header import RecordInfo
+from store.records.keys import VisualKey
+from store.residency.decoded import DecodedCache, E, Slot
+from store.residency.eviction import Policy, lru
+from store.residency.holds import Holds, Lease
+from store.residency.sightings import Sightings
+from store.residency.wishes import Wishes
 from store.stack import Missed, TierStack
-from store.tier import Tier
+from store.tiers.protocol import Tier
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, QuotaInfo, StoreStats, VerifyProgress
-from store.wishes import Wishes
 
 Mode = Literal["auto", "read", "bypass", "rewrite"]
 Outcome = Literal["hit", "miss", "outdated", "corrupt", "bypass"]

@@ -1,7 +1,8 @@
 """What a refresh policy is: it says what it wants to know, and chooses visual tokens from what was found out.
 
-Policies are arithmetic on named probes. What they ask for is measured by `engine.probe` and `engine.layerwise`.
-Whatever the rule, r = 0 is plain reuse and r = 1 computes every visual token: neither end asks the policy.
+Policies are arithmetic on named probes. What they ask for is measured by `engine.passes.probe` and
+`engine.passes.layerwise`. Whatever the rule, r = 0 is plain reuse and r = 1 computes every visual token: neither end
+asks the policy.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Probe:
     mass: mean attention of the query rows over all heads, [score layers, candidates].
     norms: L2 norm of the cached values over all KV heads, [score layers, candidates].
     image: which image a candidate belongs to, 0 .. images - 1, [candidates].
-    contribution: mass and value norm joined head by head, [score layers, candidates] (see `engine.score`).
+    contribution: mass and value norm joined head by head, [score layers, candidates] (see `engine.passes.score`).
     deviation: L2 distance of a candidate's key at layer 1 from the stored one, [candidates]. Layer 1 is the first to
     see context, and this is its exact value: layer 0's keys and values hold none.
     """

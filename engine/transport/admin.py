@@ -1,98 +1,15 @@
-"""Admin calls on the store, by name: the worker's end answers them, the HTTP side's asks, over a pipe or a thread."""
+"""Admin calls on the store, by name: the HTTP side's end, which asks over a pipe or a thread."""
 
 from __future__ import annotations
 
-import itertools
-import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any
 
-from engine.errors import EngineError, InternalError
-from store.errors import StoreError
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, QuotaInfo, StoreStats, VerifyProgress
 
 
-class LocalStore(Protocol):
-    """What a store of this process offers; its calls may block."""
-
-    def stats(self) -> StoreStats: ...
-    def entries(self, select: EntryFilter, cursor: str | None, limit: int) -> EntryPage: ...
-    def entry(self, key: str) -> EntryInfo | None: ...
-    def delete(self, key: str) -> bool: ...
-    def evict(self, select: EntryFilter, max_bytes: int | None, dry_run: bool) -> EvictResult: ...
-    def clear(self, tenant: str | None, include_pinned: bool) -> EvictResult: ...
-    def pin(self, key: str, seconds: float | None) -> bool: ...
-    def unpin(self, key: str) -> bool: ...
-    def quotas(self) -> tuple[QuotaInfo, ...]: ...
-    def set_quota(self, tenant: str, nbytes: int | None) -> None: ...
-    def verify(self) -> Iterator[VerifyProgress]: ...
-    def compact(self) -> Mapping[str, int | str]: ...
-    def close(self) -> None: ...
-
-
-log = logging.getLogger(__name__)
-
-MOST_SCRUBS = 8
-
-# Names an image's entry: (tenant, canonical digest, width, height) -> 64 hex digits.
-NameEntry = Callable[[str, bytes, int, int], str]
-
-
-class AdminDesk:
-    """The worker's end. `answer` takes only the names listed here, so that a name from outside reaches nothing else."""
-
-    CALLS = (
-        "stats",
-        "entries",
-        "entry",
-        "delete",
-        "evict",
-        "clear",
-        "pin",
-        "unpin",
-        "quotas",
-        "set_quota",
-        "compact",
-    )
-
-    def __init__(self, store: LocalStore, name_entry: NameEntry) -> None:
-        self._calls: dict[str, Callable[..., Any]] = {name: getattr(store, name) for name in self.CALLS}
-        self._calls |= {
-            "lookup": lambda *image: store.entry(name_entry(*image)),
-            "verify_begin": lambda: self._begin(store.verify()),
-            "verify_next": self._next,
-            "verify_end": self._end,
-        }
-        self._scrubs: dict[int, Iterator[VerifyProgress]] = {}
-        self._numbers = itertools.count()
-
-    def answer(self, call: str, arguments: tuple[object, ...]) -> Any:
-        """Raises what the store raises of its own errors, `InternalError` for anything else."""
-        try:
-            return self._calls[call](*arguments)
-        except (EngineError, StoreError):
-            raise
-        except Exception as error:
-            log.exception("admin call %s failed", call)
-            raise InternalError("the store could not answer") from error
-
-    def _begin(self, scrub: Iterator[VerifyProgress]) -> int:
-        number = next(self._numbers)
-        self._scrubs[number] = scrub
-        if len(self._scrubs) > MOST_SCRUBS:  # left behind by callers that went away in between
-            del self._scrubs[min(self._scrubs)]
-        return number
-
-    def _next(self, number: int) -> VerifyProgress | None:
-        scrub = self._scrubs.get(number)
-        return None if scrub is None else next(scrub, None)
-
-    def _end(self, number: int) -> None:
-        self._scrubs.pop(number, None)
-
-
 class AdminProxy:
-    """The HTTP side's end: `CacheAdmin` by asking `call(name, arguments)` of an `AdminDesk`."""
+    """The HTTP side's end: `CacheAdmin` by asking `call(name, arguments)` of `engine.serving.admin`."""
 
     def __init__(self, call: Callable[[str, tuple[object, ...]], Awaitable[Any]]) -> None:
         self._call = call

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
-from engine.build import Started, start_worker
 from engine.errors import EngineError
 from engine.messages import Event
+from engine.serving.build import Started, start_worker
 from engine.transport.pictures import KeptPictures
 from engine.transport.wire import (
     Abort,

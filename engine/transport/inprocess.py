@@ -9,8 +9,9 @@ from typing import Protocol
 
 from engine.client import CacheAdmin
 from engine.messages import EngineInfo, EngineStatus, Event, Failed, Finished, GenerateRequest
+from engine.serving.admin import AdminDesk, LocalStore
 from engine.tracing import current_traceparent
-from engine.transport.admin import AdminDesk, AdminProxy, LocalStore
+from engine.transport.admin import AdminProxy
 from engine.transport.streams import Streams
 
 

@@ -1,0 +1,1 @@
+"""The command line: ask, administer, measure, over HTTP like any client."""

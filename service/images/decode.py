@@ -19,7 +19,7 @@ from PIL import Image
 from engine.messages import ImageInput
 from service.errors import ImageError
 from service.images.sniff import sniff
-from store.keys import pixel_digest
+from store.records.keys import pixel_digest
 
 BACKGROUND: Final = (255, 255, 255)
 """What shows through transparent pixels: white, as paper and most web pages."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from engine.messages import ImageInput
-from service.conversation import ImageReference, PlacedImage
 from service.errors import ImageError
 from service.images.data_url import decode_base64, decode_data_url
 from service.images.decode import Decoder
 from service.images.fetch import Fetcher, Validators
 from service.images.known_images import KnownImage, UploadIndex, UrlIndex
+from service.images.reference import ImageReference, PlacedImage
 
 _AT_ONCE: Final = 4
 """Images of one request in work at the same time: more would let one request hold many decoded pictures at

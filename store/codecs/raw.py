@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from store.codec import Prepared, register
-from store.entry import ImageKV
-from store.header import Manifest
-from store.record import Encoded
-from store.tensors import FIELDS, buffer_of, tensor_of
+from store.codecs.protocol import Prepared, register
+from store.records.entry import ImageKV
+from store.records.header import Manifest
+from store.records.record import Encoded
+from store.records.tensors import FIELDS, buffer_of, tensor_of
 
 
 class RawCodec:

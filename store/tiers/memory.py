@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 
-from store.counters import TierCounters
 from store.errors import Rejected, TierFull, TierUnavailable
-from store.eviction import POLICIES, HoldOf, Policy, choose, lru
-from store.header import PIECE_BYTES
-from store.index import Index, Row
-from store.record import Record
+from store.records.header import PIECE_BYTES
+from store.records.record import Record
+from store.residency.counters import TierCounters
+from store.residency.eviction import POLICIES, HoldOf, Policy, choose, lru
+from store.residency.index import Index, Row
 from store.settings import StoreSettings
-from store.tier import Sink, TierKind, register
+from store.tiers.protocol import Sink, TierKind, register
 from store.types import TierStats
 
 

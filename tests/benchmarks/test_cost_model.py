@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks import cost_model
-from engine.compile import compile_image
-from engine.forward import Work
-from engine.layout import PromptLayout
+from engine.passes.compile import compile_image
+from engine.passes.forward import Work
+from engine.prompt.layout import PromptLayout
 from tests.engine.conftest import PICTURES, SHIFTED, Bench, bench, tiny_path, user
 
 __all__ = ["bench", "tiny_path"]

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from engine.forward import Work
-from engine.layout import Ints, PromptLayout
 from engine.messages import Message
+from engine.passes.forward import Work
+from engine.passes.probe import Candidates
+from engine.passes.refresh import Prefill, Prefilled, slots_needed
 from engine.policies.base import LayerProbe, LayerwisePolicy, Policy, SelectingPolicy
 from engine.policies.known import POLICIES, make_policy
-from engine.probe import Candidates
-from engine.refresh import Prefill, Prefilled, slots_needed
-from store.entry import ImageKV
+from engine.prompt.layout import Ints, PromptLayout
+from store.records.entry import ImageKV
 from tests.engine.conftest import PICTURES, SHIFTED, Bench, said, user
 
 Options = Mapping[str, object]

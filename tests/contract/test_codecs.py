@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from store.codec import Codec, codecs
-from store.entry import ImageKV
+from store.codecs.protocol import Codec, codecs
 from store.errors import CodecError
-from store.header import ALIGNMENT
+from store.records.entry import ImageKV
+from store.records.header import ALIGNMENT
 from tests.store.samples import BUFFERS
 from tests.store.tensors import entry_of, same, stored
 

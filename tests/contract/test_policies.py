@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from engine.errors import UnknownPolicy
-from engine.layout import Ints
 from engine.policies.base import AnyPolicy, SelectingPolicy
 from engine.policies.known import POLICIES, make_policy
-from store.entry import ImageKV
+from engine.prompt.layout import Ints
+from store.records.entry import ImageKV
 from tests.contract.arms import PAPER, WITH_RATIO, Asked, Options, Watched, ask, ask_fully, named
 from tests.engine.conftest import PICTURES, SHIFTED, Bench, said, user
 from tests.engine.plain import run_plainly

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from engine.passes.refresh import Prefill
 from engine.policies.base import EMPTY, AnyPolicy, LayerwisePolicy, Probe, SelectingPolicy, budget
 from engine.policies.known import POLICIES, make_policy
-from engine.refresh import Prefill
 from tests.contract.arms import (
     BY_RATIO,
     LAYERWISE,

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from store.errors import Rejected, TierError, TierFull
-from store.eviction import Hold, never_held
-from store.header import PIECE_BYTES
+from store.records.header import PIECE_BYTES
+from store.residency.eviction import Hold, never_held
 from store.settings import StoreSettings
-from store.tier import Tier, TierKind, kinds
+from store.tiers.protocol import Tier, TierKind, kinds
 from tests.store.faulty import FaultyTier
 from tests.store.redis_server import shared_server
 from tests.store.samples import content, key_of, read, record_of

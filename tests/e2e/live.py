@@ -14,7 +14,7 @@ from demo.asking import Answer, ask
 from demo.pages import Page, encode
 from demo.pages_app import router as demo_pages
 from demo.questions import Example
-from engine.build import Started, start_worker
+from engine.serving.build import Started, start_worker
 from engine.settings import Limits
 from engine.transport.inprocess import InProcessClient
 from service.__main__ import model_settings, store_settings

@@ -20,8 +20,8 @@ from demo.pages import Page, render
 from demo.questions import make_example
 from engine.messages import ImageInput
 from service.settings import MIB
-from store.entry import ImageKV
-from store.keys import pixel_digest
+from store.records.entry import ImageKV
+from store.records.keys import pixel_digest
 from store.types import EntryFilter
 from tests.e2e.conftest import Start
 from tests.e2e.examples import mixed

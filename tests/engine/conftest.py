@@ -11,16 +11,16 @@ import torch
 from transformers import AutoTokenizer
 
 from demo.random_model import TINY, write_random_model
-from engine.compile import compile_image
 from engine.families.qwen2_5_vl import Qwen25VL
-from engine.forward import Work
-from engine.kv import KVPool
-from engine.layout import PromptLayout
 from engine.messages import ImagePart, Message, TextPart
+from engine.passes.compile import compile_image
+from engine.passes.forward import Work
+from engine.passes.kv import KVPool
+from engine.passes.refresh import Prefill, Prefilled, slots_needed
 from engine.policies.known import make_policy
-from engine.prompt import ChatPrompt
-from engine.refresh import Prefill, Prefilled, slots_needed
-from store.entry import ImageKV
+from engine.prompt.chat import ChatPrompt
+from engine.prompt.layout import PromptLayout
+from store.records.entry import ImageKV
 
 torch.set_num_threads(1)
 

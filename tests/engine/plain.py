@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from engine.families.base import Rope
-from engine.layout import Ints
-from engine.refresh import Prefill
+from engine.passes.refresh import Prefill
+from engine.prompt.layout import Ints
 
 
 def turned(x: torch.Tensor, rope: Rope) -> torch.Tensor:

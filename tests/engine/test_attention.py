@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.attention import Causal, LastRow, Masked, Staircase
+from engine.passes.attention import Causal, LastRow, Masked, Staircase
 
 HEADS, KV_HEADS, DIM, SLOTS = 4, 2, 8, 300
 GROUP = HEADS // KV_HEADS

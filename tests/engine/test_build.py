@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.build import kv_budget, start_worker
 from engine.errors import UnsupportedModel
-from engine.load import load_runtime, pick_device, weights_fingerprint
+from engine.serving.build import kv_budget, start_worker
+from engine.serving.load import load_runtime, pick_device, weights_fingerprint
 from engine.settings import Limits, ModelSettings
 from store.open import open_store
 from store.settings import StoreSettings

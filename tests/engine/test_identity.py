@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from engine.decode import Decoder, decode_step
-from engine.forward import Work
-from engine.gate import reuse_is_unsound
-from engine.layout import PromptLayout
-from engine.rope import rotate
+from engine.passes.decode import Decoder, decode_step
+from engine.passes.forward import Work
+from engine.passes.rotation import rotate
+from engine.prompt.layout import PromptLayout
+from engine.serving.gate import reuse_is_unsound
 from tests.engine.conftest import PICTURES, SHIFTED, Bench, picture, said, user
 
 CONVERSATIONS = {
@@ -222,9 +222,7 @@ def test_gate_refuses_a_faulty_model(
         rope = bench.family.rope
         monkeypatch.setattr(bench.family, "rope", lambda positions: rope(positions * 2))
     else:
-        import engine.refresh
-
-        monkeypatch.setattr(engine.refresh, "restore", lambda kv, spans, entries, rope: kv.keys.zero_())
+        monkeypatch.setattr("engine.passes.refresh.restore", lambda kv, spans, entries, rope: kv.keys.zero_())
     found = reuse_is_unsound(bench.family, bench.prompt, bench.pool)
     assert found is not None and reason in found
 
@@ -235,7 +233,7 @@ def test_a_long_question_scores_in_pieces_with_the_same_result(
 ) -> None:
     layout = bench.layout([said("system", "x"), user(0, 1, "What is K on the red page? " * 8)], PICTURES[:2])
     results = [bench.reuse(layout, PICTURES[:2], 0.3, preset=preset)[1] for preset in ("ours", "paper")]
-    monkeypatch.setattr("engine.score.WEIGHT_ROWS", 7)
+    monkeypatch.setattr("engine.passes.score.WEIGHT_ROWS", 7)
     for preset, whole in zip(("ours", "paper"), results, strict=True):
         _, pieces = bench.reuse(layout, PICTURES[:2], 0.3, preset=preset)
         assert pieces.refreshed == whole.refreshed

@@ -35,7 +35,7 @@ def test_old_is_what_was_stored_and_new_what_was_computed(bench: Bench) -> None:
 def test_T10_mass_is_the_mean_of_plain_attention_over_all_rows(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, rows_at_a_time: int
 ) -> None:
-    monkeypatch.setattr("engine.layerwise.WEIGHT_ROWS", rows_at_a_time)
+    monkeypatch.setattr("engine.passes.layerwise.WEIGHT_ROWS", rows_at_a_time)
     watched = Watched(KVShare())
     asked = ask(bench, SHIFTED, watched)
     prefill, found = asked.restored(watched, 0.3)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from engine.errors import InvalidPrompt
-from engine.layout import place, positions_of
 from engine.messages import ImagePart, Message, TextPart
-from engine.prompt import MARK
+from engine.prompt.chat import MARK
+from engine.prompt.layout import place, positions_of
 from tests.engine.conftest import PICTURES, SHIFTED, Bench, said, user
 
 

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.scheduler import Arrival, DecodeRound, PrefillPiece, Scheduler
+from engine.serving.scheduler import Arrival, DecodeRound, PrefillPiece, Scheduler
 from engine.settings import Limits
 
 BYTES = 10

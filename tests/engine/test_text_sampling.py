@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.answer.sampling import Sampler, check_sampling, keep_likely, likely_logprobs
+from engine.answer.text import Detokenizer, StopStrings
 from engine.errors import InvalidSampling
 from engine.messages import Sampling
-from engine.sampling import Sampler, check_sampling, keep_likely, likely_logprobs
-from engine.text import Detokenizer, StopStrings
 
 
 class ByteTokenizer:

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 
 from engine.errors import ContextLengthExceeded
-from engine.generation import answer_budget
-from engine.load import load_runtime
 from engine.messages import (
     Accepted,
     CacheOptions,
@@ -28,11 +26,13 @@ from engine.messages import (
     TextDelta,
 )
 from engine.policies.known import make_policy
-from engine.runtime import Runtime
+from engine.serving.generation import answer_budget
+from engine.serving.load import load_runtime
+from engine.serving.runtime import Runtime
+from engine.serving.worker import Worker
 from engine.settings import Defaults, Limits, ModelSettings
-from engine.worker import Worker
-from store.keys import pixel_digest
 from store.open import open_store
+from store.records.keys import pixel_digest
 from store.settings import StoreSettings
 from store.types import EntryFilter
 from tests.engine.conftest import PICTURES, said, user
@@ -394,7 +394,9 @@ def test_a_request_that_runs_into_its_time_limit_ends(runtime: Runtime, busy: bo
     assert runtime.pool.taken == 0
 
 
-@pytest.mark.parametrize("place", ["engine.generation.Prefill.reuse", "engine.generation.Prefill.full"])
+@pytest.mark.parametrize(
+    "place", ["engine.serving.generation.Prefill.reuse", "engine.serving.generation.Prefill.full"]
+)
 def test_a_failure_in_the_refresh_pass_gives_everything_back(
     client: Client, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

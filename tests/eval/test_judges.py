@@ -11,13 +11,13 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import eval.published
-from engine.compile import compile_image
 from engine.families.base import Grid
-from engine.forward import Work
-from engine.kv import KVPool
-from engine.layout import PromptLayout, place, positions_of, tail_query
+from engine.passes.compile import compile_image
+from engine.passes.forward import Work
+from engine.passes.kv import KVPool
+from engine.passes.refresh import Prefill
 from engine.policies.known import make_policy
-from engine.refresh import Prefill
+from engine.prompt.layout import PromptLayout, place, positions_of, tail_query
 from eval.datasets.mmlongbench import DocumentSet
 from eval.page_prompts import PageReader, conversation, draw
 from eval.passages import draw_asked

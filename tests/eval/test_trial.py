@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.forward import Work
-from engine.refresh import Prefill
+from engine.passes.forward import Work
+from engine.passes.refresh import Prefill
 from eval.arms import ARMS, RATIOS, cell
 from eval.statistics import mean_interval
 from eval.sweep import Table, cells, columns, measure

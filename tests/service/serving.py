@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import uvicorn
 from fastapi import FastAPI
 
-from service.server import SERVING
+from service.http.server import SERVING
 
 PATIENCE = 20.0
 """Seconds after which a wait in a test gives up. Never a limit on how fast something has to be."""

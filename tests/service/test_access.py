@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.tenancy import namespace
+from service.http.tenancy import namespace
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine
 from tests.service.pictures import data_url, plain

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from service.admission import Admission
 from service.errors import UnavailableError
+from service.http.admission import Admission
 from service.settings import Settings
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine

@@ -151,7 +151,7 @@ def test_everything_needs_the_operators_key_and_is_logged(
         ("POST", "warm", {"images": [RED]}),
     ]
     engine.cache.put(KEYS[0])
-    with caplog.at_level(logging.INFO, logger="service.audit"):
+    with caplog.at_level(logging.INFO, logger="service.observability.audit"):
         for method, path, body in calls:
             url = f"/v1/cache/{path}"
             refused(api.request(method, url, json=body), 401, "invalid_api_key")

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import EngineError
+from service.chat.schemas import UNSUPPORTED, ChatRequest
 from service.errors import ERROR_TABLE, RequestError
-from service.schemas import UNSUPPORTED, ChatRequest
-from service.validation import parse_body
+from service.http.validation import parse_body
 from tests.service.fake_engine import FakeEngine
 from tests.service.pictures import data_url, plain
 from tests.service.serving import eventually

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import httpx
 
+from service.chat.schemas import UNSUPPORTED, CacheControls, ChatRequest
 from service.errors import ERROR_TABLE
-from service.schemas import UNSUPPORTED, CacheControls, ChatRequest
 from service.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"

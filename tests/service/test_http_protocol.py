@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from service.http_protocol import MAX_HEAD_BYTES
+from service.http.protocol import MAX_HEAD_BYTES
 from tests.service.fake_engine import FakeEngine
 from tests.service.serving import PATIENCE
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.logs import JsonFormatter, TextFormatter
+from service.observability.logs import JsonFormatter, TextFormatter
 from service.version import VERSION
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine

@@ -9,8 +9,8 @@ import re
 import httpx
 
 from service.app import create_app
-from service.routes.page import Sample
 from service.settings import Settings
+from service.web.page import Sample
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine
 from tests.service.serving import serving

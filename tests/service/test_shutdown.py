@@ -19,7 +19,7 @@ from demo.service_process import ServiceProcess
 from engine.messages import TextDelta
 from service.app import create_app
 from service.demo_mode import demo_samples
-from service.server import DrainingServer
+from service.http.server import DrainingServer
 from service.settings import Settings
 from tests.service.fake_engine import FakeEngine, accepted, finished
 from tests.service.serving import Served, eventually, running

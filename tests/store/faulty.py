@@ -6,11 +6,11 @@ import threading
 from collections.abc import Iterable
 
 from store.errors import TierFull, TierUnavailable
-from store.eviction import HoldOf
-from store.header import Manifest
-from store.index import Row
-from store.record import Record
-from store.tier import Sink, Tier
+from store.records.header import Manifest
+from store.records.record import Record
+from store.residency.eviction import HoldOf
+from store.residency.index import Row
+from store.tiers.protocol import Sink, Tier
 from store.types import TierStats
 
 

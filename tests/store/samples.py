@@ -6,13 +6,13 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from store.buffers import BufferPool
-from store.codec import Prepared
+from store.codecs.protocol import Prepared
 from store.errors import CodecError
-from store.header import Manifest, RecordInfo
-from store.keys import ModelKey, VisualKey, pixel_digest
-from store.record import Encoded, NamedBuffer, Record, RecordReader, build
-from store.tier import Tier
+from store.records.buffers import BufferPool
+from store.records.header import Manifest, RecordInfo
+from store.records.keys import ModelKey, VisualKey, pixel_digest
+from store.records.record import Encoded, NamedBuffer, Record, RecordReader, build
+from store.tiers.protocol import Tier
 
 BUFFERS = BufferPool(64 << 20)
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from store.residency.wishes import Wishes
 from store.tiered import Fetched, TieredStore
-from store.tiers.lmdb import LmdbTier
+from store.tiers.lmdb.tier import LmdbTier
 from store.tiers.memory import MemoryTier
 from store.types import EntryFilter
-from store.wishes import Wishes
 from tests.store.faulty import FaultyTier
 from tests.store.samples import Blob, BlobCodec, Clock, decoded_of, entry_of, key_of
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from store.codec import Codec
-from store.entry import ImageKV
-from store.header import RecordInfo
-from store.record import Record, RecordReader, build
-from store.tensors import FIELDS
+from store.codecs.protocol import Codec
+from store.records.entry import ImageKV
+from store.records.header import RecordInfo
+from store.records.record import Record, RecordReader, build
+from store.records.tensors import FIELDS
 from tests.store.samples import BUFFERS, key_of
 
 

@@ -6,7 +6,7 @@ import gc
 
 import torch
 
-from store.buffers import BufferPool
+from store.records.buffers import BufferPool
 
 MIB = 1 << 20
 

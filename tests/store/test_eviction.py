@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.eviction import POLICIES, Hold, choose, cost, lfu, lru
-from store.header import RecordInfo
-from store.index import Row
+from store.records.header import RecordInfo
+from store.residency.eviction import POLICIES, Hold, choose, cost, lfu, lru
+from store.residency.index import Row
 from tests.store.samples import key_of
 
 NOW = 1000.0

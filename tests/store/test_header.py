@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.errors import Rejected
-from store.header import ALIGNMENT, PIECE_BYTES, Manifest, TensorSpec, parse, piece_lengths
-from store.record import Encoded, NamedBuffer, RecordReader, build
+from store.records.header import ALIGNMENT, PIECE_BYTES, Manifest, TensorSpec, parse, piece_lengths
+from store.records.record import Encoded, NamedBuffer, RecordReader, build
 from tests.store.samples import BUFFERS, key_of, record_of
 
 INFO = record_of(1).manifest.info

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.errors import InvalidKey
-from store.keys import ModelKey, VisualKey, pixel_digest
+from store.records.keys import ModelKey, VisualKey, pixel_digest
 from tests.store.samples import MODEL, key_of
 
 OTHER: dict[str, Any] = {

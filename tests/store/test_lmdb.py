@@ -15,13 +15,13 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from store import lmdb_file
 from store.errors import Rejected, TierFull, TierUnavailable
-from store.eviction import never_held
-from store.header import PIECE_BYTES
-from store.lmdb_file import DATA, fault_of, network_filesystem
+from store.records.header import PIECE_BYTES
+from store.residency.eviction import never_held
 from store.tiered import TieredStore
-from store.tiers.lmdb import LmdbTier
+from store.tiers.lmdb import file as lmdb_file
+from store.tiers.lmdb.file import DATA, fault_of, network_filesystem
+from store.tiers.lmdb.tier import LmdbTier
 from store.types import EntryFilter
 from tests.store.samples import BlobCodec, content, decoded_of, entry_of, key_of, read, record_of, unused
 
@@ -294,7 +294,7 @@ class TestDamage:
         def broken(*_: object) -> None:
             raise lmdb.CorruptedError("page")
 
-        monkeypatch.setattr("store.tiers.lmdb._push", broken)
+        monkeypatch.setattr("store.tiers.lmdb.tier._push", broken)
         with store.fetch(key_of(0), lambda: entry_of(0)) as fetched:
             assert (fetched.outcome, fetched.reason) == ("miss", "lmdb broken")
         monkeypatch.undo()
@@ -323,7 +323,7 @@ class TestDamage:
         path.unlink()
         with pytest.raises(TierUnavailable):
             tier.rows()
-        monkeypatch.setattr("store.lmdb_env._RETRY_SECONDS", 0.0)
+        monkeypatch.setattr("store.tiers.lmdb.environment._RETRY_SECONDS", 0.0)
         assert tier.rows() == [] and tier.problems() == ()
         tier.close()
 
@@ -366,7 +366,7 @@ class TestProcesses:
         program = """
 import sys
 from store.tiered import TieredStore
-from store.tiers.lmdb import LmdbTier
+from store.tiers.lmdb.tier import LmdbTier
 from tests.store.samples import BlobCodec, entry_of, key_of
 from pathlib import Path
 store = TieredStore([LmdbTier(Path(sys.argv[1]), 1 << 24)], BlobCodec(), 1 << 20)
@@ -481,8 +481,8 @@ os.kill(os.getpid(), 9)
         program = """
 import sys
 from pathlib import Path
-from store.eviction import never_held
-from store.tiers.lmdb import LmdbTier
+from store.residency.eviction import never_held
+from store.tiers.lmdb.tier import LmdbTier
 from tests.store.samples import record_of
 tier = LmdbTier(Path(sys.argv[1]), 8 << 20)
 for number in range(2, 8):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from store.tiered import TieredStore
-from store.tiers.lmdb import LmdbTier
+from store.tiers.lmdb.tier import LmdbTier
 from store.tiers.memory import MemoryTier
 from store.types import EntryFilter
 from tests.store.faulty import FaultyTier

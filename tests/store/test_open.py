@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from store.codec import codec_named
-from store.entry import ImageKV
+from store.codecs.protocol import codec_named
 from store.errors import InvalidSettings
 from store.open import open_store
+from store.records.entry import ImageKV
 from store.settings import StoreSettings
 from store.types import EntryFilter
 from tests.store.samples import key_of
@@ -80,8 +80,8 @@ def test_lossy_codecs_decode_on_the_device_of_the_settings() -> None:
 def test_the_byte_side_does_not_load_torch() -> None:
     program = """
 import sys
-import store.admin, store.header, store.keys, store.tier, store.tiered, store.types
-store.tier.kinds()
+import store.care.admin, store.records.header, store.records.keys, store.tiers.protocol, store.tiered, store.types
+store.tiers.protocol.kinds()
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -14,13 +14,13 @@ import lmdb
 import pytest
 
 from store.errors import TierFull, TierUnavailable
-from store.eviction import Hold, never_held
-from store.keys import part_of
-from store.lmdb_file import DATA
-from store.sightings import Sightings
-from store.tiers.lmdb import LmdbTier
+from store.records.keys import part_of
+from store.residency.eviction import Hold, never_held
+from store.residency.sightings import Sightings
+from store.residency.wishes import Wishes, WishesNotSaved
+from store.tiers.lmdb.file import DATA
+from store.tiers.lmdb.tier import LmdbTier
 from store.types import EntryFilter
-from store.wishes import Wishes, WishesNotSaved
 from tests.store.faulty import FaultyTier
 from tests.store.samples import decoded_of, entry_of, key_of, read, record_of, unused
 from tests.store.stand import MIB, Stand, in_threads
@@ -284,8 +284,8 @@ class TestCompact:
         program = """
 import sys
 from pathlib import Path
-from store.sightings import Sightings
-from store.tiers.lmdb import LmdbTier
+from store.residency.sightings import Sightings
+from store.tiers.lmdb.tier import LmdbTier
 tier = LmdbTier(Path(sys.argv[1]), 32 << 20)
 print(len(tier.rows()), flush=True)
 sys.stdin.read()

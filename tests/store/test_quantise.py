@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.codec import codec_named
-from store.entry import ImageKV
-from store.quantise import GROUP, Quantised, dequantise, quantise, quantised_bytes
+from store.codecs.protocol import codec_named
+from store.codecs.quantise import GROUP, Quantised, dequantise, quantise, quantised_bytes
+from store.records.entry import ImageKV
 from tests.store.tensors import stored
 
 HEADS, TOKENS, CHANNELS, QUERIES = 2, 1024, 128, 8

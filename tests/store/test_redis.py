@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from store.breaker import Breaker
 from store.errors import Rejected, TierFull, TierUnavailable
-from store.eviction import never_held
-from store.header import PIECE_BYTES
-from store.redis_link import RedisLink
+from store.records.header import PIECE_BYTES
+from store.residency.eviction import never_held
 from store.tiered import TieredStore
 from store.tiers.memory import MemoryTier
-from store.tiers.redis import RedisTier
+from store.tiers.redis.breaker import Breaker
+from store.tiers.redis.link import RedisLink
+from store.tiers.redis.tier import RedisTier
 from tests.store.redis_server import Server, free_port, shared_server
 from tests.store.samples import (
     BlobCodec,
@@ -304,7 +304,7 @@ class TestAway:
     def test_uses_are_written_down_without_being_asked(
         self, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("store.tiers.redis._WRITE_DOWN_SECONDS", 0.01)
+        monkeypatch.setattr("store.tiers.redis.tier._WRITE_DOWN_SECONDS", 0.01)
         tier = RedisTier(server.url, timeout=5.0)
         tier.put(record_of(1), NOW, never_held)
         tier.touch(key_of(1).digest, NOW + 1)

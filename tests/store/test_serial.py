@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from store.serial import SerialThread
+from store.tiers.serial import SerialThread
 from tests.store.stand import in_threads
 
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import settings
 
 from store.errors import Rejected, TierFull
-from store.eviction import never_held
-from store.lmdb_file import DATA
+from store.residency.eviction import never_held
 from store.tiered import TieredStore
-from store.tiers.lmdb import LmdbTier
+from store.tiers.lmdb.file import DATA
+from store.tiers.lmdb.tier import LmdbTier
 from tests.store import test_machine
 from tests.store.samples import BlobCodec, decoded_of, entry_of, key_of, read, record_of
 
@@ -27,8 +27,8 @@ KEYS = 24
 WRITER = """
 import sys
 from pathlib import Path
-from store.eviction import never_held
-from store.tiers.lmdb import LmdbTier
+from store.residency.eviction import never_held
+from store.tiers.lmdb.tier import LmdbTier
 from tests.store.samples import record_of
 tier = LmdbTier(Path(sys.argv[1]), 512 << 20)
 print("ready", flush=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from store.codec import Prepared
+from store.codecs.protocol import Prepared
 from store.errors import CodecError, InvalidKey, StoreClosed
-from store.eviction import never_held
-from store.record import Encoded, NamedBuffer, build
+from store.records.record import Encoded, NamedBuffer, build
+from store.residency.eviction import never_held
 from store.types import EntryFilter
 from tests.store.samples import (
     BUFFERS,

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from engine.errors import UnknownPolicy
 from engine.families.base import ModelShape
-from engine.layout import PromptLayout
+from engine.passes.probe import Candidates
+from engine.passes.refresh import Prefill
+from engine.passes.score import attention_weights, behind_output, joined_by_head
 from engine.policies.base import Probe, ScorePlan
 from engine.policies.conduit import Conduit, favour_each_image, image_coefficients
-from engine.probe import Candidates
-from engine.refresh import Prefill
-from engine.score import attention_weights, behind_output, joined_by_head
+from engine.prompt.layout import PromptLayout
 from tests.engine.conftest import PICTURES, SHIFTED, Bench
 from tests.engine.plain import first_layer_weights, up_to
 

@@ -1,0 +1,51 @@
+"""Canonical compile: one image alone, behind the model's chat template with the default system prompt.
+
+The prefix decides how good plain reuse is, costs nothing later (its own KV is dropped), and is part of the key. Keys
+are kept before RoPE, so that an entry can be placed anywhere with the model's own rotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from engine.families.base import Family, Grid
+from engine.passes.attention import Causal
+from engine.passes.forward import Rows, Work, run_rows
+from engine.passes.kv import KVPool
+from engine.prompt.layout import place, positions_of
+from store.records.entry import ImageKV
+
+
+def compile_image(
+    family: Family, pool: KVPool, prefix_ids: Sequence[int], features: torch.Tensor, grid: Grid, work: Work
+) -> ImageKV:
+    """Vision features [levels, tokens, hidden] of one image -> its entry (CPU tensors). Rows behind the image cannot
+    influence it and are not run."""
+    ids, spans = place([*prefix_ids, family.image_token], family.image_token, [(0, *grid)])
+    positions, _ = positions_of(len(ids), spans)
+    start = len(prefix_ids)
+    prefix = family.embed(torch.as_tensor(np.asarray(prefix_ids), device=family.device))
+    hidden = torch.cat((prefix, features[0].to(prefix.dtype)))
+    rows = Rows(hidden, torch.arange(len(ids), device=family.device), family.rope(torch.as_tensor(positions)))
+    shape = family.shape
+    size = (shape.layers, shape.kv_heads, grid.tokens, shape.head_dim)
+    keys, values = torch.empty(size, dtype=family.dtype), torch.empty(size, dtype=family.dtype)
+
+    def capture(layer: int, layer_keys: torch.Tensor, layer_values: torch.Tensor) -> None:
+        keys[layer] = layer_keys[:, start:]
+        values[layer] = layer_values[:, start:]
+
+    kv = pool.take(len(ids))
+    try:
+        run_rows(family, kv, rows, Causal(len(ids)), work, capture)
+    finally:
+        pool.give_back(kv)
+    return ImageKV(keys, values, features.cpu().contiguous(), value_norms(values))
+
+
+def value_norms(values: torch.Tensor) -> torch.Tensor:
+    """L2 norm over all KV heads: values [layers, kv_heads, tokens, head_dim] -> float32 [layers, tokens]."""
+    return values.float().pow(2).sum(dim=(1, 3)).sqrt()

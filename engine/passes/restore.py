@@ -1,0 +1,30 @@
+"""Stored entries -> the request's KV at target positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from engine.families.base import Rope
+from engine.passes.kv import RequestKV
+from engine.passes.rotation import rotate
+from engine.prompt.layout import ImageSpan
+from store.records.entry import ImageKV
+
+
+def restore(kv: RequestKV, spans: Sequence[ImageSpan], entries: Sequence[ImageKV], rope: Rope) -> None:
+    """Write the entry of each span into its slots, keys rotated to where they now stand (`rope` is the prompt's).
+
+    All layers of an image in one go: one rotation and one copy (refresh.md P6). Entries are only read.
+    """
+    for span, entry in zip(spans, entries, strict=True):
+        slots = slice(span.start, span.stop)
+        device = kv.keys.device
+        rotate(entry.keys.to(device, non_blocking=True), rope.at(slots), out=kv.keys[:, :, slots])
+        kv.values[:, :, slots].copy_(entry.values, non_blocking=True)
+
+
+def stored_norms(entries: Sequence[ImageKV], layers: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Stored value norms of the entries' tokens, side by side, on the score layers: [score layers, tokens]."""
+    return torch.cat([entry.value_norms[list(layers)] for entry in entries], dim=1).to(device)

@@ -1,0 +1,43 @@
+"""Rows of a laid-out prompt, ready to run: input embeddings, slots and rotation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from engine.families.base import Family
+from engine.passes.forward import Rows
+from engine.prompt.layout import Ints, PromptLayout, Query
+
+
+class PromptRows:
+    """`features` [levels, tokens, hidden] per span, in prompt order, on the model's device."""
+
+    def __init__(self, family: Family, layout: PromptLayout, features: Sequence[torch.Tensor]) -> None:
+        self._family = family
+        self.layout = layout
+        self._features = features
+        self.rope = family.rope(torch.as_tensor(layout.positions))
+
+    def at(self, slots: Ints) -> Rows:
+        """Rows at any ascending slots: words by id, visual tokens by their vision features."""
+        at = self.tensor(slots)
+        hidden = self._family.embed(self.tensor(self.layout.ids[slots]))
+        for span, features in zip(self.layout.spans, self._features, strict=True):
+            first, last = np.searchsorted(slots, (span.start, span.stop))
+            if last > first:
+                hidden[first:last] = features[0][at[first:last] - span.start].to(hidden.dtype)
+        return Rows(hidden, at, self.rope.at(at))
+
+    def asking(self, query: Query) -> Rows:
+        """Rows of a query, which may stand in scratch slots behind the prompt."""
+        return Rows(
+            self._family.embed(self.tensor(query.ids)),
+            self.tensor(query.slots),
+            self._family.rope(torch.as_tensor(query.positions)),
+        )
+
+    def tensor(self, array: np.ndarray) -> torch.Tensor:
+        return torch.as_tensor(array, device=self._family.device)

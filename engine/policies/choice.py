@@ -1,0 +1,16 @@
+"""What a request runs with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.policies.base import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The policy and ratio that a request runs with. `fallback` says why it is not what was asked for."""
+
+    policy: Policy
+    ratio: float
+    fallback: str | None = None

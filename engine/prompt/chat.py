@@ -1,0 +1,185 @@
+"""Conversation -> token ids -> `PromptLayout`, with the checkpoint's own tokenizer and chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.errors import InvalidPrompt
+from engine.families.base import Grid
+from engine.messages import ImagePart, Message, TextPart
+from engine.prompt.layout import (
+    PromptLayout,
+    Query,
+    exact_spans,
+    ghost_query,
+    place,
+    positions_of,
+    scratch_query,
+    tail_query,
+)
+
+# Marks where the question starts in a rendered conversation; a private-use character no tokenizer ever sees.
+MARK = "\ue0ff"
+
+
+class ChatPrompt:
+    """Lays conversations out for one model.
+
+    `prefix_ids` is the canonical prefix: the template up to and including the image-start token of a conversation
+    that holds one image and nothing else, so with the template's default system prompt (or `system`, where the
+    operator sets one, which then also stands before conversations that bring none).
+    """
+
+    def __init__(self, tokenizer: Any, image_token: int, system: str | None = None) -> None:
+        # The Rust tokenizer itself: its encode and decode may be called from several threads at once.
+        self.tokenizer = tokenizer.backend_tokenizer
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self._template = tokenizer
+        self._longest_token = max(len(token) for token in tokenizer.get_vocab())
+        self._image_token = image_token
+        self._system = system
+        self._reserved = tuple(sorted(tokenizer.all_special_tokens + list(tokenizer.get_added_vocab())))
+        canonical = self._tokenize(self._render((Message("user", (ImagePart(0),)),)))
+        self.prefix_ids: tuple[int, ...] = tuple(canonical[: canonical.index(image_token)])
+        before_text, behind_text = self._render((Message("user", (ImagePart(0), TextPart(MARK))),)).split(
+            MARK
+        )
+        self._image_close = len(self._tokenize(before_text)) - len(self.prefix_ids) - 1
+        self._behind_text = behind_text
+
+    def least_tokens(self, messages: Sequence[Message]) -> int:
+        """Tokens that the text of a conversation takes at least, known without tokenising it."""
+        texts = [part.text for message in messages for part in message.parts if isinstance(part, TextPart)]
+        return sum(map(len, texts)) // self._longest_token
+
+    def layout(
+        self, messages: Sequence[Message], grids: Sequence[Grid], question: str | None = None
+    ) -> PromptLayout:
+        """Lay out a conversation whose image i takes `grids[i]` visual tokens. With a `question`, that one scores in
+        the place of the user's (a control; the prompt is the same). Raises `InvalidPrompt`."""
+        self._check(messages, len(grids))
+        rendered = self._render(messages)
+        order = [part.index for message in messages for part in message.parts if isinstance(part, ImagePart)]
+        unplaced = self._tokenize(rendered)
+        ids, spans = place(unplaced, self._image_token, [(i, *grids[i]) for i in order])
+        positions, following = positions_of(len(ids), spans)
+        tail_start = spans[-1].stop if spans else 0
+        if question is None:
+            query = self._query(messages, rendered, ids, tail_start, positions)
+        else:
+            query = self._foreign_query(question, ids, tail_start, positions)
+        return PromptLayout(ids, spans, positions, following, query, exact_spans(ids, spans, self.prefix_ids))
+
+    def _query(
+        self, messages: Sequence[Message], rendered: str, ids: Any, tail_start: int, positions: Any
+    ) -> Query:
+        """Rows of the last user message where it follows the last image, else a ghost copy of it."""
+        following = _following_text(messages)
+        if following is None:
+            words = " ".join(part.text for part in messages[-1].parts if isinstance(part, TextPart))
+            question = self._tokenize(words) if words.strip() else []
+            return ghost_query(ids, positions, tail_start, self._image_close, question)
+        marked = self._render(_mark(messages, following))
+        at = marked.find(MARK)
+        if at < 0 or marked.replace(MARK, "") != rendered:
+            # A template that rewrites text: the whole tail asks.
+            return tail_query(ids, positions, tail_start)
+        behind = len(self._tokenize(rendered[at:]))
+        return tail_query(ids, positions, max(tail_start, len(ids) - behind))
+
+    def _foreign_query(self, question: str, ids: Any, tail_start: int, positions: Any) -> Query:
+        """Another question behind the last image, in scratch slots."""
+        self._check_text(question)
+        rows = np.asarray(self._tokenize(question + self._behind_text), dtype=np.int64)
+        position = int(positions[0, tail_start]) + self._image_close
+        return scratch_query(rows, len(ids), position)
+
+    def _check(self, messages: Sequence[Message], images: int) -> None:
+        if not messages or messages[-1].role != "user":
+            raise InvalidPrompt("messages: the last message must have the role 'user'")
+        if not any(_has_content(message) for message in messages if message.role == "user"):
+            raise InvalidPrompt("messages: there is neither text nor an image to answer to")
+        placed = [part.index for message in messages for part in message.parts if isinstance(part, ImagePart)]
+        if sorted(placed) != list(range(images)):
+            raise InvalidPrompt(f"messages: {len(placed)} image parts for {images} images")
+        for message in messages:
+            for text in _runs(message):
+                self._check_text(text)
+
+    def _check_text(self, text: str) -> None:
+        """Text that spells a special token would be read as the template's own structure (or as an image)."""
+        for token in self._reserved:
+            if token in text:
+                raise InvalidPrompt(
+                    f"messages: the text holds {token!r}, which is reserved by the chat template"
+                )
+        if MARK in text:
+            raise InvalidPrompt("messages: the text holds U+E0FF, which is reserved")
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        chat = [{"role": message.role, "content": _content(message)} for message in messages]
+        if self._system is not None and messages[0].role != "system":
+            chat.insert(0, {"role": "system", "content": self._system})
+        text: str = self._template.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        return text
+
+    def _tokenize(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def _runs(message: Message) -> list[str]:
+    """The texts of a message as the template sees them: parts with no image between them stand together, and a
+    reserved token may be split over them."""
+    runs = [""]
+    for part in message.parts:
+        if isinstance(part, TextPart):
+            runs[-1] += part.text
+        else:
+            runs.append("")
+    return runs
+
+
+def _has_content(message: Message) -> bool:
+    return any(isinstance(part, ImagePart) or part.text.strip() for part in message.parts)
+
+
+def _content(message: Message) -> str | list[dict[str, str]]:
+    """Plain text as a string (what every template takes), anything with an image as parts."""
+    if all(isinstance(part, TextPart) for part in message.parts):
+        return "".join(part.text for part in message.parts if isinstance(part, TextPart))
+    return [
+        {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image"}
+        for part in message.parts
+    ]
+
+
+def _following_text(messages: Sequence[Message]) -> int | None:
+    """Index of the last message's first text part behind every image of the conversation, if there is one."""
+    parts = messages[-1].parts
+    last_image = max((i for i, part in enumerate(parts) if isinstance(part, ImagePart)), default=-1)
+    return next(
+        (
+            i
+            for i, part in enumerate(parts)
+            if i > last_image and isinstance(part, TextPart) and part.text.strip()
+        ),
+        None,
+    )
+
+
+def _mark(messages: Sequence[Message], part_index: int) -> tuple[Message, ...]:
+    def mark(text: str) -> str:
+        stripped = text.lstrip()
+        return text[: len(text) - len(stripped)] + MARK + stripped
+
+    last = messages[-1]
+    parts = tuple(
+        TextPart(mark(part.text)) if i == part_index and isinstance(part, TextPart) else part
+        for i, part in enumerate(last.parts)
+    )
+    return (*messages[:-1], Message(last.role, parts))

@@ -1,0 +1,75 @@
+"""Settings -> a started worker with its store: the same in the HTTP process and in a process of its own."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from engine.errors import EngineError
+from engine.messages import EngineInfo
+from engine.serving.admin import AdminDesk
+from engine.serving.load import load_runtime, pick_device
+from engine.serving.worker import Worker
+from engine.settings import Limits, ModelSettings
+from store.open import open_store
+from store.records.entry import ImageKV
+from store.settings import StoreSettings
+from store.tiered import TieredStore
+
+AUTO_CODEC = "auto"
+
+# Shares of memory for the KV of running requests. Host memory also holds the store's tiers and the page cache; both
+# also hold idle buffers, those of a compile, and a second buffer while one grows.
+HOST_SHARE = 0.25
+DEVICE_SHARE = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    worker: Worker
+    store: TieredStore[ImageKV]
+    desk: AdminDesk
+    info: EngineInfo
+
+
+def start_worker(
+    model: ModelSettings, store: StoreSettings, limits: Limits, shadow_share: float = 0.0
+) -> Started:
+    """Raises `EngineError` or `StoreError` where the settings cannot be served."""
+    device = pick_device(model.device)
+    if store.codec == AUTO_CODEC:
+        # Decoding int8 costs more than reading raw bytes on a CPU; on an accelerator it happens behind the copy.
+        store = replace(store, codec="raw" if device == "cpu" else "int8")
+    opened = open_store(replace(store, device=device))
+    try:
+        runtime = load_runtime(model, opened, store.codec)
+    except EngineError:
+        opened.close()
+        raise
+    if limits.bytes is None:
+        limits = replace(limits, bytes=kv_budget(runtime.family.device))
+    worker = Worker(runtime, limits, shadow_share)
+    worker.start()
+    desk = AdminDesk(opened, lambda *image: runtime.key_of(*image).hex)
+    return Started(worker, opened, desk, runtime.info())
+
+
+def kv_budget(device: torch.device) -> int:
+    """Bytes of KV that running requests may hold on `device`, with the model already on it."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free * DEVICE_SHARE)
+    return int(host_bytes() * HOST_SHARE)
+
+
+def host_bytes() -> int:
+    """Memory of this machine, or of the container where that has less (control groups, both versions)."""
+    known = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            known.append(int(Path(limit).read_text()))
+    return min(known)

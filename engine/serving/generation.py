@@ -1,0 +1,250 @@
+"""The life of one request inside the worker: prepared, prefilled piece by piece, decoded, its memory given back."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from engine.answer.report import kv_report, usage
+from engine.answer.sampling import Sampler, check_sampling, likely_logprobs
+from engine.answer.text import Detokenizer, StopStrings
+from engine.errors import ContextLengthExceeded
+from engine.families.base import Grid
+from engine.messages import Finished, GenerateRequest, ImageInput, KvReport, TextDelta, Timings, TokenLogprob
+from engine.passes.compile import compile_image
+from engine.passes.decode import Decoder
+from engine.passes.forward import Work
+from engine.passes.refresh import Prefill, Prefilled, slots_needed
+from engine.policies.choice import Choice
+from engine.prompt.layout import PromptLayout
+from engine.serving.runtime import Runtime
+from engine.tracing import record_phases
+from store.errors import StoreError
+from store.records.entry import ImageKV
+from store.tiered import Fetched
+
+log = logging.getLogger(__name__)
+
+# Answer tokens where a request does not say, and slots that the KV has for them at first (it grows with the answer).
+DEFAULT_MAX_TOKENS = 2048
+FIRST_ANSWER_SLOTS = 256
+
+# What lies between the times that a generation notes.
+PHASES = ("engine.queue", "engine.images", "engine.passes.refresh", "engine.passes.decode")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that was found good: laid out, and fitting the model. `submitted` is on the monotonic clock."""
+
+    request: GenerateRequest
+    choice: Choice
+    layout: PromptLayout
+    grids: tuple[Grid, ...]
+    max_tokens: int
+    submitted: float
+
+    @property
+    def slots(self) -> int:
+        """KV slots that the request may ever take."""
+        return max(slots_needed(self.layout), self.layout.length + self.max_tokens)
+
+
+def prepare(runtime: Runtime, request: GenerateRequest, submitted: float) -> Prepared:
+    """Check and lay out a request. Raises `EngineError` for what is wrong with it."""
+    choice = runtime.choose(request.cache)
+    check_sampling(request.sampling, runtime.family.shape.vocab)
+    # Before tokenising: that takes seconds for megabytes of text.
+    answer_budget(runtime.prompt.least_tokens(request.messages), None, runtime.family.max_context)
+    grids = tuple(runtime.family.grid(image.width, image.height) for image in request.images)
+    layout = runtime.prompt.layout(request.messages, grids, choice.policy.question)
+    max_tokens = answer_budget(layout.length, request.sampling.max_tokens, runtime.family.max_context)
+    return Prepared(request, choice, layout, grids, max_tokens, submitted)
+
+
+def picture(image: ImageInput) -> np.ndarray:
+    """Pixels of an image, uint8 [height, width, 3]."""
+    return np.frombuffer(image.pixels, dtype=np.uint8).reshape(image.height, image.width, 3)
+
+
+def answer_budget(prompt: int, asked: int | None, context: int) -> int:
+    """Tokens that may be generated. Raises `ContextLengthExceeded` where prompt and answer do not fit together."""
+    room = context - prompt
+    if room < (asked or 1):
+        raise ContextLengthExceeded(
+            f"the prompt has {prompt} tokens and {asked or 1} are asked for, but the model holds {context}"
+        )
+    return asked or min(room, DEFAULT_MAX_TOKENS)
+
+
+class Generation:
+    """Exhaust `prefill`, then feed `take` the logits of `decoder` steps until `finished` is set; `close` at the end,
+    whatever happened."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        prepared: Prepared,
+        emit: Callable[[TextDelta], None],
+        progress: Callable[[], None] | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._prepared = prepared
+        self._emit = emit
+        self._fetched: dict[bytes, Fetched[ImageKV]] = {}
+        self.decoder: Decoder | None = None
+        self._report: KvReport | None = None
+        self.token = -1
+        self._generated = 0
+        layout = prepared.layout
+        words = layout.ids[layout.text_slots()].tolist()
+        self._sampler = Sampler(prepared.request.sampling, words, runtime.family.shape.vocab)
+        self._detokenizer = Detokenizer(runtime.prompt.tokenizer)
+        self._stops = StopStrings(prepared.request.sampling.stop)
+        self._logprobs: list[TokenLogprob] = []
+        self._marks = [prepared.submitted]
+        self.first_logits: torch.Tensor | None = None
+        self.finished: Finished | None = None
+        self.work = Work(progress)
+
+    def prefill(self) -> Iterator[None]:
+        """Pieces: one for each image to compute or to read from a tier, one for the scoring and refresh pass with the
+        first token."""
+        self._mark()
+        features: dict[bytes, torch.Tensor] = {}
+        for index, image in enumerate(self._prepared.request.images):
+            if image.digest not in features:
+                features[image.digest] = self._features(index)
+                if self._took_long(image.digest):
+                    yield
+        self._mark()
+        prefilled = self._first_logits(features)
+        self._mark()
+        self._report = self._make_report(prefilled)
+        self._release()  # the entries are in the request's own KV now
+        self.first_logits = prefilled.logits
+        self.take(prefilled.logits)
+
+    def take(self, logits: torch.Tensor) -> None:
+        """Draw the next token from `logits` [vocab], show the text that became final, finish where the answer ends."""
+        self.token = self._sampler.draw(logits)
+        self._generated += 1
+        if self.token in self._runtime.family.stop_tokens:
+            self._finish("stop")
+            return
+        self._note_logprobs(logits)
+        self._show(self._stops.add(self._detokenizer.add(self.token)))
+        if self._stops.found:
+            self._finish("stop")
+        elif self._generated >= self._prepared.max_tokens:
+            self._finish("length")
+
+    def close(self) -> None:
+        """Give back leases and KV. Safe at any time, more than once."""
+        self._release()
+        if self.decoder is not None:
+            self._runtime.pool.give_back(self.decoder.kv)
+            self.decoder = None
+
+    def _release(self) -> None:
+        for fetched in self._fetched.values():
+            fetched.release()
+        self._fetched.clear()
+
+    def _mark(self) -> None:
+        self._marks.append(time.monotonic())
+
+    def _features(self, index: int) -> torch.Tensor:
+        """Vision features of one image, from its entry where the policy uses the store."""
+        runtime, request = self._runtime, self._prepared.request
+        image = request.images[index]
+        pixels = picture(image)
+        if not self._prepared.choice.policy.uses_store:
+            return runtime.family.encode(pixels)
+
+        def compile_entry() -> ImageKV:
+            encoded = runtime.family.encode(pixels)
+            grid = self._prepared.grids[index]
+            return compile_image(
+                runtime.family, runtime.pool, runtime.prompt.prefix_ids, encoded, grid, self.work
+            )
+
+        key = runtime.key(request.tenant, image)
+        fetched = runtime.store.fetch(key, compile_entry, request.cache.mode)
+        self._fetched[image.digest] = fetched
+        if request.cache.pin_seconds is not None:
+            self._pin(key.hex, request.cache.pin_seconds)
+        return fetched.entry.features.to(runtime.family.device)
+
+    def _pin(self, key: str, seconds: float) -> None:
+        """A pin that cannot be kept costs the entry's protection, not the answer."""
+        try:
+            self._runtime.store.pin(key, seconds)
+        except StoreError as error:
+            log.warning("entry %s could not be pinned: %s", key[:16], error)
+
+    def _took_long(self, digest: bytes) -> bool:
+        """Whether an image was computed, or read from a tier: then running streams have their turn before the next."""
+        fetched = self._fetched.get(digest)
+        return fetched is None or fetched.tier != "decoded"
+
+    def _first_logits(self, features: dict[bytes, torch.Tensor]) -> Prefilled:
+        runtime, layout, choice = self._runtime, self._prepared.layout, self._prepared.choice
+        digests = self._span_digests()
+        answer = min(self._prepared.max_tokens, FIRST_ANSWER_SLOTS)
+        kv = runtime.pool.take(max(slots_needed(layout), layout.length + answer))
+        self.decoder = Decoder(runtime.pool, kv, layout.length, layout.next_position, self._prepared.slots)
+        prefill = Prefill(runtime.family, kv, layout, [features[digest] for digest in digests], self.work)
+        if not choice.policy.uses_store:
+            return prefill.full()
+        return prefill.reuse([self._fetched[digest].entry for digest in digests], choice.policy, choice.ratio)
+
+    def _span_digests(self) -> list[bytes]:
+        return [self._prepared.request.images[span.image].digest for span in self._prepared.layout.spans]
+
+    def _make_report(self, prefilled: Prefilled) -> KvReport:
+        request, layout = self._prepared.request, self._prepared.layout
+        fetched = [self._fetched.get(digest) for digest in self._span_digests()]
+        keys = [self._runtime.key(request.tenant, request.images[span.image]).hex for span in layout.spans]
+        return kv_report(self._prepared.choice, layout, prefilled, fetched, keys)
+
+    def _finish(self, reason: str) -> None:
+        if not self._stops.found:
+            self._show(self._stops.add(self._detokenizer.flush()) + self._stops.flush())
+        assert self._report is not None
+        self._mark()
+        submitted, started, images, first, end = self._marks
+        request = self._prepared.request
+        counts = {"visual_tokens": self._report.visual_tokens, "refreshed": self._report.refreshed}
+        record_phases(request.traceparent, PHASES, self._marks, {"request.id": request.id, **counts})
+        stores = request.cache.mode in ("auto", "rewrite")
+        self.finished = Finished(
+            request.id,
+            "length" if reason == "length" and not self._stops.found else "stop",
+            usage(self._prepared.layout, self._report, self._generated, stores),
+            self._report,
+            Timings(started - submitted, images - started, first - submitted, end - submitted),
+            () if self._stops.found else tuple(self._logprobs),
+        )
+
+    def _note_logprobs(self, logits: torch.Tensor) -> None:
+        count = self._prepared.request.sampling.logprobs
+        if count is None:
+            return
+        own, top = likely_logprobs(logits, self.token, count)
+        named = tuple((self._name(token), logprob) for token, logprob in top)
+        self._logprobs.append(TokenLogprob(self._name(self.token), own, named))
+
+    def _name(self, token: int) -> str:
+        text: str = self._runtime.prompt.tokenizer.decode([token], skip_special_tokens=False)
+        return text
+
+    def _show(self, text: str) -> None:
+        if text:
+            self._emit(TextDelta(self._prepared.request.id, text, tuple(self._logprobs)))
+            self._logprobs.clear()

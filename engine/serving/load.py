@@ -1,0 +1,118 @@
+"""Checkpoint + store -> `Runtime`."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+
+import torch
+from huggingface_hub import snapshot_download
+from transformers import AutoConfig, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from engine.errors import EngineError, UnsupportedModel
+from engine.families import qwen2_5_vl
+from engine.messages import CacheOptions
+from engine.passes.kv import KVPool
+from engine.prompt.chat import ChatPrompt
+from engine.serving.gate import reuse_is_unsound
+from engine.serving.heap import keep_large_blocks_apart
+from engine.serving.runtime import Runtime
+from engine.settings import ModelSettings
+from store.records.entry import ImageKV
+from store.records.keys import ModelKey
+from store.tiered import TieredStore
+
+log = logging.getLogger(__name__)
+
+FAMILIES = {qwen2_5_vl.ARCHITECTURE: qwen2_5_vl.Qwen25VL}
+WEIGHT_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
+
+
+def load_runtime(settings: ModelSettings, store: TieredStore[ImageKV], codec: str) -> Runtime:
+    """Load the checkpoint and run the start-up gate. Raises `UnsupportedModel` for an architecture we do not serve."""
+    keep_large_blocks_apart()
+    transformers_logging.disable_progress_bar()
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    folder = _folder(settings.path, settings.revision)
+    try:
+        runtime = _load(folder, settings, store, codec)
+    except EngineError:
+        raise
+    except Exception as error:
+        # Whatever a library finds wrong with a file or a device, in our words; theirs are in the log.
+        log.exception("the checkpoint could not be loaded")
+        raise UnsupportedModel(
+            f"the checkpoint {settings.path!r} cannot be loaded as {settings.dtype} on {settings.device}: "
+            f"{type(error).__name__}, see the log"
+        ) from error
+    runtime.choose(CacheOptions())  # defaults that no request could run with stop the start
+    return runtime
+
+
+def _load(folder: Path, settings: ModelSettings, store: TieredStore[ImageKV], codec: str) -> Runtime:
+    config = AutoConfig.from_pretrained(folder)
+    architecture = (config.architectures or ["none"])[0]
+    if architecture not in FAMILIES:
+        known = ", ".join(FAMILIES)
+        raise UnsupportedModel(f"the checkpoint is a {architecture}; served are {known}")
+    if not list(folder.glob("*.safetensors")):
+        raise UnsupportedModel(
+            f"the checkpoint {settings.path!r} has no *.safetensors file; others are not read"
+        )
+    dtype = _dtype(settings.dtype, config)
+    family = FAMILIES[architecture].load(str(folder), None, dtype, pick_device(settings.device))
+    prompt = ChatPrompt(AutoTokenizer.from_pretrained(folder), family.image_token, settings.system)
+    pool = KVPool(family.shape, family.dtype, family.device)
+    refused = reuse_is_unsound(family, prompt, pool)
+    if refused is not None:
+        log.error("reuse is refused for this model: %s", refused)
+    key = ModelKey(
+        model_id=settings.name or settings.path.rstrip("/").rsplit("/", 1)[-1],
+        revision=settings.revision or "",
+        weights_fingerprint=weights_fingerprint(folder),
+        processor=family.processor_name,
+        dtype=str(dtype).removeprefix("torch."),
+        codec=codec,
+        prefix_ids=prompt.prefix_ids,
+        rope=family.rope_name,
+    )
+    return Runtime(family, prompt, pool, store, key, settings.namespace, settings.defaults, refused)
+
+
+def weights_fingerprint(folder: Path) -> str:
+    """SHA-256 over config and weight files, names and contents: a model's name is not its identity."""
+    digest = hashlib.sha256()
+    for file in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
+        with file.open("rb") as stream:
+            digest.update(f"{file.name}:{hashlib.file_digest(stream, 'sha256').hexdigest()};".encode())
+    return digest.hexdigest()
+
+
+def _folder(path: str, revision: str | None) -> Path:
+    """The checkpoint's folder; a hub name is downloaded (or found in the hub cache) first."""
+    folder = Path(path)
+    if folder.is_dir():
+        return folder
+    if path.startswith((".", "/")) or path.count("/") != 1:
+        raise UnsupportedModel(f"CONDUIT_MODEL: {path!r} is neither a folder nor a hub name")
+    return Path(snapshot_download(path, revision=revision, allow_patterns=list(WEIGHT_FILES)))
+
+
+def _dtype(name: str, config: object) -> torch.dtype:
+    if name == "auto":
+        own = getattr(config, "dtype", None)
+        return own if isinstance(own, torch.dtype) else torch.float32
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise UnsupportedModel(f"CONDUIT_DTYPE: {name!r} is no floating-point dtype")
+    return dtype
+
+
+def pick_device(name: str) -> str:
+    """The device that a setting means; "auto" is the accelerator where there is one."""
+    if name != "auto":
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,66 @@
+"""A loaded model with everything a request needs: prompt layout, KV buffers, the store, the server's defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.families.base import Family
+from engine.messages import CacheOptions, EngineInfo, ImageInput
+from engine.passes.kv import KVPool
+from engine.policies.base import SelectingPolicy, budget
+from engine.policies.choice import Choice
+from engine.policies.known import POLICIES, make_policy
+from engine.prompt.chat import ChatPrompt
+from engine.settings import Defaults
+from store.records.entry import ImageKV
+from store.records.keys import ModelKey, VisualKey
+from store.tiered import TieredStore
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """`refused` is the start-up gate's reason to refuse reuse on this model, None where it passed."""
+
+    family: Family
+    prompt: ChatPrompt
+    pool: KVPool
+    store: TieredStore[ImageKV]
+    model_key: ModelKey
+    namespace: str
+    defaults: Defaults
+    refused: str | None
+
+    def key(self, tenant: str, image: ImageInput) -> VisualKey:
+        return self.key_of(tenant, image.digest, image.width, image.height)
+
+    def key_of(self, tenant: str, digest: bytes, width: int, height: int) -> VisualKey:
+        """The key of a tenant's image by its canonical pixel digest."""
+        return VisualKey(self.namespace, tenant, self.model_key, digest, width, height)
+
+    def choose(self, cache: CacheOptions) -> Choice:
+        """Raises `UnknownPolicy` or `InvalidRefreshRatio`."""
+        defaults = self.defaults.options if cache.policy is None else {}
+        policy = make_policy(cache.policy or self.defaults.policy, {**defaults, **cache.options})
+        ratio = self.defaults.refresh_ratio if cache.refresh_ratio is None else cache.refresh_ratio
+        budget(ratio, 0)
+        if isinstance(policy, SelectingPolicy):
+            policy.plan(
+                self.family.shape, 1
+            )  # layers that this model does not have are found here, not in mid-answer
+        if policy.fixed_ratio is not None:
+            ratio = policy.fixed_ratio
+        if self.refused is not None and policy.uses_store:
+            return Choice(make_policy("full", {}), 1.0, f"reuse is refused for this model: {self.refused}")
+        return Choice(policy, ratio)
+
+    def info(self) -> EngineInfo:
+        """What the HTTP side shows and checks against."""
+        return EngineInfo(
+            model=self.model_key.model_id,
+            max_context=self.family.max_context,
+            policies=tuple(sorted(POLICIES)),
+            default_policy=self.defaults.policy,
+            default_refresh_ratio=self.defaults.refresh_ratio,
+            device=str(self.family.device),
+            dtype=str(self.family.dtype).removeprefix("torch."),
+        )

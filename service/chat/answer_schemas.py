@@ -1,0 +1,87 @@
+"""What answers look like, for the OpenAPI document. Routes write their answers by hand (`service.chat.answer`);
+tests/service/test_openapi.py holds them to these."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from engine.messages import ImageOutcome
+
+
+class ImageBody(BaseModel):
+    """One image of a `kv_report`; `key` is the beginning of its entry's."""
+
+    key: str
+    outcome: ImageOutcome
+    reason: str
+    tier: str | None
+    bytes: int
+    load_ms: float
+    compile_ms: float
+    tokens: int
+    refreshed: int
+    exact: bool
+
+
+class TimingsBody(BaseModel):
+    queue_ms: float
+    images_ms: float
+    ttft_ms: float
+    total_ms: float
+
+
+class ReportBody(BaseModel):
+    """What was reused. `fallback` says why it ran as full prefill although reuse was asked for."""
+
+    policy: str
+    refresh_ratio: float
+    fallback: str | None
+    visual_tokens: int
+    reused_tokens: int
+    refreshed_tokens: int
+    images: list[ImageBody]
+    timings: TimingsBody
+
+
+class PromptTokensBody(BaseModel):
+    """`image_tokens`, `text_tokens` and `audio_tokens` add up to `prompt_tokens`."""
+
+    cached_tokens: int
+    cache_write_tokens: int
+    image_tokens: int
+    text_tokens: int
+    audio_tokens: int
+
+
+class UsageBody(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensBody
+
+
+class AnswerMessage(BaseModel):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChoiceBody(BaseModel):
+    index: Literal[0]
+    message: AnswerMessage
+    logprobs: dict[str, Any] | None
+    finish_reason: Literal["stop", "length"]
+
+
+class CompletionBody(BaseModel):
+    """OpenAI's chat completion, and the report beside it."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChoiceBody]
+    usage: UsageBody
+    kv_report: ReportBody

@@ -1,0 +1,1 @@
+"""What HTTP needs whatever the route: server, bounds, keys, admission, bodies, streams, errors."""

@@ -1,0 +1,63 @@
+"""Whatever a route raises -> the one error body. What nobody expected is caught in `service.http.middleware`."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Match
+
+from engine.errors import EngineError
+from service.errors import ServiceError, error_body, error_kind
+from service.http.validation import query_error
+from store.errors import StoreError
+
+_log = logging.getLogger(__name__)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Every error that leaves `app` has the body of `service.errors`."""
+    app.add_exception_handler(ServiceError, _service_error)
+    app.add_exception_handler(EngineError, _engine_error)
+    app.add_exception_handler(StoreError, _store_error)
+    app.add_exception_handler(RequestValidationError, _query_error)
+    app.add_exception_handler(HTTPException, _http_error)
+
+
+async def _service_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ServiceError)
+    headers = {} if error.retry_after is None else {"retry-after": str(max(1, round(error.retry_after)))}
+    return JSONResponse(
+        error_body(error.code, error.message, error.param), error_kind(error.code).status, headers=headers
+    )
+
+
+async def _engine_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, EngineError)
+    return JSONResponse(error_body(error.code, error.message), error_kind(error.code).status)
+
+
+async def _store_error(request: Request, error: Exception) -> JSONResponse:
+    _log.error("store call failed", exc_info=error, extra={"request_id": request.state.request_id})
+    message = "The store could not do that; the cause is in the server's log."
+    return JSONResponse(error_body("store_failed", message), error_kind("store_failed").status)
+
+
+async def _query_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return await _service_error(request, query_error(error))
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    if error.status_code != 405:
+        return JSONResponse(error_body("not_found", "There is no such route."), error.status_code)
+    # Starlette names the methods of the first route of that path only.
+    fitting = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    methods = sorted({method for route in fitting for method in getattr(route, "methods", None) or ()})
+    body = error_body("method_not_allowed", "This route does not know that method.")
+    return JSONResponse(body, 405, headers={"allow": ", ".join(methods)})

@@ -1,0 +1,1 @@
+"""The operator's routes: the cache and its care, health, metrics."""

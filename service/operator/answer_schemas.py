@@ -1,0 +1,72 @@
+"""What the operator's routes answer, for the OpenAPI document; tests/service/test_openapi.py holds them to these."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+from store.types import EntryInfo, QuotaInfo
+
+
+class LookupBody(BaseModel):
+    digest: str
+    width: int
+    height: int
+    entry: EntryInfo | None
+
+
+class QuotasBody(BaseModel):
+    quotas: list[QuotaInfo]
+
+
+class CompactBody(BaseModel):
+    """Bytes given back by tier, or why a tier could not."""
+
+    tiers: dict[str, int | str]
+
+
+class LivezBody(BaseModel):
+    status: Literal["alive", "stalled"]
+    progress_age_seconds: float
+
+
+class ReadyzBody(BaseModel):
+    status: Literal["ready", "unready"]
+    reasons: list[str]
+    degraded: list[str]
+
+
+class VersionModel(BaseModel):
+    name: str
+    device: str
+    dtype: str
+
+
+class VersionBody(BaseModel):
+    version: str
+    model: VersionModel
+
+
+class ArchitectureBody(BaseModel):
+    input_modalities: list[str]
+    output_modalities: list[str]
+
+
+class ModelBody(BaseModel):
+    """OpenAI's model, with what it can read and how it may be asked."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+    architecture: ArchitectureBody
+    policies: list[str]
+    default_policy: str
+    default_refresh_ratio: float
+
+
+class ModelsBody(BaseModel):
+    object: Literal["list"]
+    data: list[ModelBody]

@@ -1,0 +1,107 @@
+"""The operator's routes over the store: look, remove. The key check is in `service.http.middleware`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from service.context import Services
+from service.http.openapi import error_answers, reads
+from service.http.tenancy import DEFAULT_TENANT, namespace
+from service.http.validation import read_body
+from service.images.reference import ImageReference, PlacedImage
+from service.observability.audit import audit
+from service.operator.answer_schemas import LookupBody
+from service.operator.entry_key import EntryKey, checked_key, no_entry
+from service.operator.schemas import ClearRequest, EntryQuery, EvictRequest, LookupRequest
+from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, StoreStats
+
+_STATS: Final = TypeAdapter(StoreStats)
+_ENTRY: Final = TypeAdapter(EntryInfo)
+_PAGE: Final = TypeAdapter(EntryPage)
+_EVICTED: Final = TypeAdapter(EvictResult)
+_ERRORS: Final = error_answers(400, 401, 403, 404, 503)
+
+
+def cache_router(services: Services) -> APIRouter:
+    """The cache routes over `services`."""
+    endpoint = CacheEndpoint(services)
+    router = APIRouter(prefix="/v1/cache", tags=["cache"], responses=dict(_ERRORS))
+    get: dict[str, Any] = {"methods": ["GET"]}
+    router.add_api_route("/stats", endpoint.stats, response_model=StoreStats, **get)
+    router.add_api_route("/entries", endpoint.entries, response_model=EntryPage, **get)
+    router.add_api_route("/entries/{key}", endpoint.entry, response_model=EntryInfo, **get)
+    router.add_api_route("/entries/{key}", endpoint.delete, methods=["DELETE"], status_code=204)
+    for path, handler, body, answer in (
+        ("/evict", endpoint.evict, EvictRequest, EvictResult),
+        ("/clear", endpoint.clear, ClearRequest, EvictResult),
+        ("/lookup", endpoint.lookup, LookupRequest, LookupBody),
+    ):
+        router.add_api_route(
+            path, handler, methods=["POST"], response_model=answer, openapi_extra=reads(body)
+        )
+    return router
+
+
+class CacheEndpoint:
+    """Thin: read the query, ask `EngineClient.cache`, shape the answer. Every change is logged."""
+
+    def __init__(self, services: Services) -> None:
+        self._cache = services.client.cache
+        self._images = services.images
+        self._limits = services.body_limits
+
+    async def stats(self) -> JSONResponse:
+        """What each tier holds, hits, misses and evictions by reason, and what is wrong with the store."""
+        return JSONResponse(_STATS.dump_python(await self._cache.stats(), mode="json"))
+
+    async def entries(self, query: Annotated[EntryQuery, Query()]) -> JSONResponse:
+        """Entries that match, a page at a time. `cursor` of one page gives the next, null ends the list."""
+        select = EntryFilter(query.tenant, query.model, query.tier, query.older_than, query.min_bytes)
+        page = await self._cache.entries(select, query.cursor, query.limit)
+        return JSONResponse(_PAGE.dump_python(page, mode="json"))
+
+    async def entry(self, key: EntryKey) -> JSONResponse:
+        """One entry. Looking does not count as use."""
+        found = await self._cache.entry(checked_key(key))
+        if found is None:
+            raise no_entry()
+        return JSONResponse(_ENTRY.dump_python(found, mode="json"))
+
+    async def delete(self, key: EntryKey, request: Request) -> Response:
+        """Remove one entry from every tier."""
+        if not await self._cache.delete(checked_key(key)):
+            raise no_entry()
+        audit(request, "delete", key=key)
+        return Response(status_code=204)
+
+    async def evict(self, request: Request) -> JSONResponse:
+        """Remove the least recently used of the entries that match, or say which they are (`dry_run`)."""
+        order = await read_body(request, EvictRequest, self._limits)
+        select = EntryFilter(order.tenant, order.model, order.tier, order.older_than, order.min_bytes)
+        result = await self._cache.evict(select, order.bytes, order.dry_run)
+        audit(request, "evict", entries=len(result.keys), bytes=result.bytes, dry_run=result.dry_run)
+        return JSONResponse(_EVICTED.dump_python(result, mode="json"))
+
+    async def clear(self, request: Request) -> JSONResponse:
+        """Remove all entries, or all of one tenant. Those in use and, unless included, the pinned ones stay
+        and are counted."""
+        order = await read_body(request, ClearRequest, self._limits)
+        result = await self._cache.clear(order.tenant, order.include_pinned)
+        audit(request, "clear", tenant_cleared=order.tenant, entries=len(result.keys), bytes=result.bytes)
+        return JSONResponse(_EVICTED.dump_python(result, mode="json"))
+
+    async def lookup(self, request: Request) -> JSONResponse:
+        """Is this image stored? The entry that a request with it would use, or null. Does not count as
+        use."""
+        order = await read_body(request, LookupRequest, self._limits)
+        tenant = namespace(order.tenant or DEFAULT_TENANT, order.salt)
+        (image,) = await self._images.load([PlacedImage(ImageReference(order.image), "image")], tenant)
+        found = await self._cache.lookup(tenant, image.digest, image.width, image.height)
+        entry = None if found is None else _ENTRY.dump_python(found, mode="json")
+        body = {"digest": image.digest.hex(), "width": image.width, "height": image.height, "entry": entry}
+        return JSONResponse(body)

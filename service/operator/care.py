@@ -1,0 +1,187 @@
+"""The operator's routes that look after the store: pins, quotas, checking, compacting, warming."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+from typing import Any, Final
+
+from fastapi import APIRouter
+from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from engine.messages import Finished, GenerateRequest, ImageInput, ImagePart, Message, Sampling, TextPart
+from service.chat.answer import image_body
+from service.chat.generation import Generation
+from service.chat.schemas import LAST_PRIORITY
+from service.context import Services
+from service.errors import RequestError, ServiceError, error_body
+from service.http.event_stream import DONE, PING, EventStream, event
+from service.http.openapi import error_answers, reads
+from service.http.tenancy import DEFAULT_TENANT, namespace
+from service.http.validation import read_body
+from service.images.reference import ImageReference, PlacedImage
+from service.observability.audit import audit
+from service.operator.answer_schemas import CompactBody, QuotasBody
+from service.operator.entry_key import EntryKey, checked_key, no_entry
+from service.operator.schemas import PinRequest, QuotaRequest, WarmRequest
+from store.records.keys import owner
+from store.types import QuotaInfo, VerifyProgress
+
+_QUOTA: Final = TypeAdapter(QuotaInfo)
+_QUOTAS: Final = TypeAdapter(tuple[QuotaInfo, ...])
+_PROGRESS: Final = TypeAdapter(VerifyProgress)
+_ERRORS: Final = error_answers(400, 401, 403, 404, 503)
+_REPORT_INTERVAL: Final = 0.2
+_WARM_PRIORITY: Final = LAST_PRIORITY + 1
+"""Behind every request that somebody waits for."""
+
+
+def cache_care_router(services: Services) -> APIRouter:
+    """The routes over `services`."""
+    care = CacheCareEndpoint(services)
+    router = APIRouter(prefix="/v1/cache", tags=["cache"], responses=dict(_ERRORS))
+    add = router.add_api_route
+    pin, quota = "/pins/{key}", "/quotas/{tenant}"
+    add(pin, care.pin, methods=["POST"], status_code=204, openapi_extra=reads(PinRequest))
+    add(pin, care.unpin, methods=["DELETE"], status_code=204)
+    add("/quotas", care.quotas, methods=["GET"], response_model=QuotasBody)
+    add(quota, care.quota, methods=["GET"], response_model=QuotaInfo)
+    add(quota, care.set_quota, methods=["PUT"], status_code=204, openapi_extra=reads(QuotaRequest))
+    add(quota, care.lift_quota, methods=["DELETE"], status_code=204)
+    add("/compact", care.compact, methods=["POST"], response_model=CompactBody)
+    stream: dict[str, Any] = {
+        "methods": ["POST"],
+        "response_model": None,
+        "response_class": Response,
+        "responses": {200: {"description": "Progress as events.", "content": {EventStream.media_type: {}}}},
+    }
+    add("/verify", care.verify, **stream)
+    add("/warm", care.warm, openapi_extra=reads(WarmRequest), **stream)
+    return router
+
+
+class CacheCareEndpoint:
+    """Thin, and every change is logged. What takes long is a stream that ends with the client."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._cache = services.client.cache
+        self._limits = services.body_limits
+
+    async def pin(self, key: EntryKey, request: Request) -> Response:
+        """Keep an entry: evicted last for `ttl` seconds, or never."""
+        order = await read_body(request, PinRequest, self._limits)
+        if not await self._cache.pin(checked_key(key), order.ttl):
+            raise no_entry()
+        audit(request, "pin", key=key, ttl=order.ttl)
+        return Response(status_code=204)
+
+    async def unpin(self, key: EntryKey, request: Request) -> Response:
+        """Let an entry go as others do."""
+        if not await self._cache.unpin(checked_key(key)):
+            raise RequestError("entry_not_found", "There is no entry of that key, or it is not pinned.")
+        audit(request, "unpin", key=key)
+        return Response(status_code=204)
+
+    async def quotas(self) -> JSONResponse:
+        """Limits of tenants, and what they hold."""
+        return JSONResponse({"quotas": _QUOTAS.dump_python(await self._cache.quotas(), mode="json")})
+
+    async def quota(self, tenant: str) -> JSONResponse:
+        """One tenant's limit, and what it holds."""
+        return JSONResponse(_QUOTA.dump_python(await self._limit_of(tenant), mode="json"))
+
+    async def set_quota(self, tenant: str, request: Request) -> Response:
+        """Limit what a tenant may hold in each tier; what is above goes with its next write."""
+        order = await read_body(request, QuotaRequest, self._limits)
+        if owner(tenant) != tenant:
+            raise RequestError(
+                "invalid_request", f"A quota is the whole tenant's: {owner(tenant)}.", param="tenant"
+            )
+        await self._cache.set_quota(tenant, order.bytes)
+        audit(request, "set quota", tenant_limited=tenant, bytes=order.bytes)
+        return Response(status_code=204)
+
+    async def lift_quota(self, tenant: str, request: Request) -> Response:
+        """Lift a tenant's limit."""
+        await self._limit_of(tenant)
+        await self._cache.set_quota(tenant, None)
+        audit(request, "lift quota", tenant_limited=tenant)
+        return Response(status_code=204)
+
+    async def _limit_of(self, tenant: str) -> QuotaInfo:
+        for quota in await self._cache.quotas():
+            if quota.tenant == tenant:
+                return quota
+        raise RequestError("entry_not_found", "That tenant has no quota.")
+
+    async def compact(self, request: Request) -> JSONResponse:
+        """Give free space back to the system: bytes by tier, or why a tier could not."""
+        result = await self._cache.compact()
+        audit(request, "compact", result=dict(result))
+        return JSONResponse({"tiers": dict(result)})
+
+    async def verify(self, request: Request) -> Response:
+        """Read and check every record; damaged ones are removed."""
+        audit(request, "verify")
+        return self._stream(self._verify_events())
+
+    async def warm(self, request: Request) -> Response:
+        """Compute and store images before they are asked about, one after the other behind all other
+        requests."""
+        order = await read_body(request, WarmRequest, self._limits)
+        audit(request, "warm", images=len(order.images))
+        return self._stream(self._warm_events(order))
+
+    def _stream(self, events: AsyncGenerator[bytes, None]) -> EventStream:
+        return EventStream(events, AsyncExitStack(), {}, self._services.settings.ping_interval)
+
+    async def _verify_events(self) -> AsyncGenerator[bytes, None]:
+        clock = asyncio.get_running_loop().time
+        told, held_back = clock(), None
+        async with aclosing(self._cache.verify()) as reports:
+            async for report in reports:
+                if held_back is not None and (report.done or held_back.tier != report.tier):
+                    yield event(_PROGRESS.dump_python(held_back, mode="json"))  # the last of its tier
+                held_back = report
+                # There is a report for every record: more than anybody reads.
+                if report.done or clock() - told >= _REPORT_INTERVAL:
+                    told, held_back = clock(), None
+                    yield event(_PROGRESS.dump_python(report, mode="json"))
+        yield DONE
+
+    async def _warm_events(self, order: WarmRequest) -> AsyncGenerator[bytes, None]:
+        tenant = namespace(order.tenant or DEFAULT_TENANT, order.salt)
+        yield PING
+        for number, text in enumerate(order.images):
+            place = PlacedImage(ImageReference(text), f"images[{number}]")
+            try:
+                (image,) = await self._services.images.load([place], tenant)
+                yield event({"image": number, **await self._compute(image, tenant)})
+            except ServiceError as error:
+                yield event(
+                    {"image": number, "failed": error_body(error.code, error.message, error.param)["error"]}
+                )
+        yield DONE
+
+    async def _compute(self, image: ImageInput, tenant: str) -> dict[str, Any]:
+        """Ask for one token about the image, which stores it as a side effect."""
+        request = GenerateRequest(
+            id=f"warm-{uuid.uuid4().hex}",
+            tenant=tenant,
+            messages=(Message("user", (ImagePart(0), TextPart("."))),),
+            images=(image,),
+            sampling=Sampling(max_tokens=1),
+            priority=_WARM_PRIORITY,
+        )
+        settings = self._services.settings
+        deadline = asyncio.get_running_loop().time() + settings.request_timeout
+        async with Generation(self._services.client, request, deadline) as generation:
+            await generation.accepted()
+            async with aclosing(generation.output()) as output:
+                ends = [piece async for piece in output if isinstance(piece, Finished)]
+        return image_body(ends[0].report.images[0])

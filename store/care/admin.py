@@ -1,0 +1,230 @@
+"""What an operator can see and do. None of it loads an entry or counts as a use of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from store.care.catalog import bytes_by, entry_info, matches, merge
+from store.care.scrub import scrub
+from store.errors import TierError
+from store.flights import Flights
+from store.records.buffers import BufferPool
+from store.records.keys import DIGEST_BYTES, owner
+from store.residency.decoded import DecodedCache, E
+from store.residency.holds import Holds
+from store.residency.index import Row
+from store.residency.wishes import Wishes
+from store.stack import TierStack
+from store.tiers.protocol import Tier
+from store.types import (
+    EntryFilter,
+    EntryInfo,
+    EntryPage,
+    EvictResult,
+    QuotaInfo,
+    TierStats,
+    VerifyProgress,
+)
+
+_QUEUED = "queued"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    tiers: tuple[TierStats, ...]
+    problems: tuple[str, ...]
+    bytes_by_model: Mapping[str, int]
+    bytes_by_tenant: Mapping[str, int]
+
+
+class StoreAdmin(Generic[E]):
+    """Keys are the 64 hex digits of a digest. Tiers that cannot be asked are left out of lists and reported
+    as problems."""
+
+    def __init__(
+        self,
+        stack: TierStack[E],
+        decoded: DecodedCache[E],
+        flights: Flights[Any],
+        holds: Holds,
+        wishes: Wishes,
+        buffers: BufferPool,
+        clock: Callable[[], float],
+    ) -> None:
+        self._stack = stack
+        self._decoded = decoded
+        self._flights = flights
+        self._holds = holds
+        self._wishes = wishes
+        self._buffers = buffers
+        self._clock = clock
+
+    def summary(self) -> Summary:
+        stats = tuple(tier.stats() for tier in self._stack.tiers)
+        # Of an entry in several tiers the slowest counts, which holds the record.
+        records = {row.digest: row for _, rows in self._rows() for row in rows}.values()
+        problems = [problem for tier in self._stack.tiers for problem in tier.problems()]
+        return Summary(
+            tiers=stats,
+            problems=(*problems, *self._stack.health.faults(), *self._wishes.problems),
+            bytes_by_model=bytes_by(records, lambda row: row.info.model),
+            bytes_by_tenant=bytes_by(records, _owner),
+        )
+
+    def entries(self, select: EntryFilter, cursor: str | None = None, limit: int = 100) -> EntryPage:
+        """Entries that match, by key; `cursor` is the one of the page before."""
+        now = self._clock()
+        page: list[EntryInfo] = []
+        for info in self._infos():
+            if (cursor is not None and info.key <= cursor) or not matches(info, select, now):
+                continue
+            if len(page) == limit:
+                return EntryPage(tuple(page), page[-1].key if page else cursor)
+            page.append(info)
+        return EntryPage(tuple(page), None)
+
+    def entry(self, key: str) -> EntryInfo | None:
+        digest = _digest_of(key)
+        if digest is None:
+            return None
+        queued = self._stack.writer.pending(digest)
+        held = [
+            (self._decoded.name, self._decoded.row(digest)),
+            (_QUEUED, queued.row() if queued else None),
+            *((tier.name, self._ask(tier, digest)) for tier in self._stack.tiers),
+        ]
+        found = [(name, row) for name, row in held if row is not None]
+        return entry_info(found, self._holds) if found else None
+
+    def delete(self, key: str) -> bool:
+        """Remove from everywhere, pinned or not; False if it was nowhere. Who uses it keeps it."""
+        digest = _digest_of(key)
+        return digest is not None and self._remove(digest, None, None)
+
+    def evict(
+        self,
+        select: EntryFilter,
+        max_bytes: int | None = None,
+        dry_run: bool = False,
+        include_pinned: bool = False,
+    ) -> EvictResult:
+        """Remove least recently used entries that match and are neither in use nor pinned, until `max_bytes`
+        are freed (None: all). With `select.tier`, from that tier only."""
+        now = self._clock()
+        keys: list[str] = []
+        freed = leased = pinned = 0
+        for info in sorted(self._infos(), key=lambda info: info.last_used):
+            if max_bytes is not None and freed >= max_bytes:
+                break
+            if not matches(info, select, now):
+                continue
+            digest = bytes.fromhex(info.key)
+            if self._holds.leased(digest):
+                leased += 1
+                continue
+            if self._holds.pinned(digest) and not include_pinned:
+                pinned += 1
+                continue
+            if not dry_run:
+                self._remove(digest, select.tier, "admin")
+            keys.append(info.key)
+            freed += info.bytes
+        return EvictResult(tuple(keys), freed, leased, dry_run, pinned)
+
+    def clear(self, tenant: str | None = None, include_pinned: bool = False) -> EvictResult:
+        """Remove all entries, or all of one tenant, but those in use; what is being compiled now is not
+        kept."""
+        self._flights.forget_all()
+        return self.evict(EntryFilter(tenant=tenant), include_pinned=include_pinned)
+
+    def pin(self, key: str, seconds: float | None) -> bool:
+        """Keep an entry: for `seconds` it is evicted only when nothing else is left, with None never. False
+        if it is nowhere. Raises WishesNotSaved."""
+        digest = _digest_of(key)
+        if digest is None or self.entry(key) is None:
+            return False
+        self._wishes.pin(digest, None if seconds is None else self._clock() + seconds)
+        return True
+
+    def unpin(self, key: str) -> bool:
+        """False if it was not pinned. Raises WishesNotSaved."""
+        digest = _digest_of(key)
+        return digest is not None and self._wishes.unpin(digest)
+
+    def quotas(self) -> tuple[QuotaInfo, ...]:
+        """Tenants with a quota, by name, with what they hold."""
+        governed = {tier.name for tier in self._stack.tiers}
+        held = [bytes_by(rows, _owner) for name, rows in self._rows() if name in governed]
+        return tuple(
+            QuotaInfo(name, size, max((bytes_held.get(name, 0) for bytes_held in held), default=0))
+            for name, size in sorted(self._wishes.quotas.items())
+        )
+
+    def set_quota(self, tenant: str, nbytes: int | None) -> None:
+        """Limit what a tenant may hold in each tier, from its next write on; None lifts it. Raises
+        WishesNotSaved."""
+        self._wishes.set_quota(tenant, nbytes)
+
+    def verify(self) -> Iterator[VerifyProgress]:
+        """Read and check every record of every tier, in steps of one; what is damaged is removed."""
+        return scrub(self._stack.tiers, self._buffers)
+
+    def compact(self) -> Mapping[str, int | str]:
+        """Bytes that each tier gave back to the system, or why it could not."""
+        given: dict[str, int | str] = {}
+        for tier in self._stack.tiers:
+            try:
+                given[tier.name] = tier.compact()
+            except TierError as error:
+                given[tier.name] = str(error)
+        return given
+
+    def _remove(self, digest: bytes, only: str | None, reason: str | None) -> bool:
+        """From one tier, or from everywhere, with what is being loaded or written now."""
+        tiers: Sequence[Tier] = [tier for tier in self._stack.tiers if only in (None, tier.name)]
+        found = False
+        if only in (None, _QUEUED):
+            self._flights.forget(digest)
+            found = self._stack.writer.cancel(digest)
+        found |= self._stack.remove(digest, tiers, reason)
+        if only in (None, self._decoded.name):
+            found |= self._decoded.remove(digest, reason)
+        return found
+
+    def _infos(self) -> list[EntryInfo]:
+        return merge(self._rows(), self._holds)
+
+    def _rows(self) -> list[tuple[str, Iterable[Row]]]:
+        """What each place holds, fastest first."""
+        rows: list[tuple[str, Iterable[Row]]] = [
+            (self._decoded.name, self._decoded.rows()),
+            (_QUEUED, [slot.row() for slot in self._stack.writer.all_pending()]),
+        ]
+        for tier in self._stack.tiers:
+            try:
+                rows.append((tier.name, tier.rows()))
+            except TierError as error:
+                self._stack.health.failed(tier.name, error)
+        return rows
+
+    def _ask(self, tier: Tier, digest: bytes) -> Row | None:
+        try:
+            return tier.row(digest)
+        except TierError as error:
+            self._stack.health.failed(tier.name, error)
+            return None
+
+
+def _owner(row: Row) -> str:
+    return owner(row.info.tenant)
+
+
+def _digest_of(key: str) -> bytes | None:
+    """None for what is no key: nothing is stored under it."""
+    try:
+        digest = bytes.fromhex(key)
+    except ValueError:
+        return None
+    return digest if len(digest) == DIGEST_BYTES and digest.hex() == key else None
