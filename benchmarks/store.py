@@ -18,21 +18,21 @@ import random
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.in_turn import in_turn, seconds
 from benchmarks.page_cache import drop
 from benchmarks.result import NotMeasured, write_result
+from benchmarks.store_entries import key_of, make_entry
 from store.codecs.protocol import Codec, codecs
 from store.records.buffers import BufferPool
 from store.records.entry import ImageKV
 from store.records.header import RecordInfo
-from store.records.keys import ModelKey, VisualKey, pixel_digest
 from store.records.record import Record, RecordReader, build
 from store.residency.eviction import never_held
 from store.tiers.lmdb.file import DATA
@@ -42,8 +42,6 @@ from store.tiers.redis.tier import RedisTier
 
 MIB = 1 << 20
 GB = 1e9
-# 36 layers with 2 heads of 128 channels: Qwen2.5-VL-3B.
-LAYERS, HEADS, CHANNELS, HIDDEN = 36, 2, 128, 2048
 
 
 def main() -> int:
@@ -80,44 +78,6 @@ def read_arguments() -> argparse.Namespace:
         "--directory", help="on the disk to be measured (default: the system's temporary one)"
     )
     return parser.parse_args()
-
-
-def key_of(number: int) -> VisualKey:
-    model = ModelKey("benchmark", "", "", "", "bfloat16", "raw", (), "")
-    return VisualKey("benchmark", "benchmark", model, pixel_digest(2, 1, number.to_bytes(6, "little")), 2, 1)
-
-
-def make_entry(tokens: int) -> ImageKV:
-    """Random content in bf16, with the large channel offsets that keys have."""
-    generator = torch.Generator().manual_seed(1)
-
-    def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator)
-
-    keys = draw(LAYERS, HEADS, tokens, CHANNELS) + 50 * draw(LAYERS, HEADS, 1, CHANNELS)
-    return ImageKV(
-        keys.bfloat16(),
-        draw(LAYERS, HEADS, tokens, CHANNELS).bfloat16(),
-        draw(1, tokens, HIDDEN).bfloat16(),
-        draw(LAYERS, tokens),
-    )
-
-
-def seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
-def in_turn(rounds: int, **arms: Callable[[], float]) -> dict[str, float]:
-    """Median seconds of each arm, run in turn; the first round is not counted."""
-    taken: dict[str, list[float]] = {name: [] for name in arms}
-    for number in range(rounds + 1):
-        for name, arm in arms.items():
-            spent = arm()
-            if number:
-                taken[name].append(spent)
-    return {name: statistics.median(times) for name, times in taken.items()}
 
 
 class Bench:

@@ -15,7 +15,8 @@ from eval.arms import ARMS, cell
 from eval.curves import CONTROLS, QUERY_DRIVEN
 from eval.paper import MULTI_IMAGE
 from eval.quality import gather
-from eval.report import page, percent
+from eval.report.page import page
+from eval.report.tables import percent
 from eval.residual import RATIOS, RULES, ratios_of
 from tests.engine.conftest import Bench
 
