@@ -139,20 +139,22 @@ class EngineArms:
         """The warm images' entries, which must be there."""
         found = []
         for image in self._images:
-            with self.runtime.store.fetch(self.runtime.key("bench", image), _must_be_there) as fetched:
+            with self.runtime.store.entries.fetch(
+                self.runtime.key("bench", image), _must_be_there
+            ) as fetched:
                 found.append(fetched.entry)
         return found
 
     def close(self) -> None:
-        self.runtime.store.close()
+        self.runtime.store.entries.close()
 
     def _cold(self) -> Sample:
         """Images never seen before. Waits until they are written, so that writing costs no other arm its time."""
         fresh = tuple(noise(next(self._seeds), self._edge) for _ in self._images)
         sample = self._ask(self._request(fresh, SYSTEM, self.warm_request.cache))
         for image in fresh:
-            self.runtime.store.delete(self.runtime.key("bench", image).hex)
-        self.runtime.store.flush()
+            self.runtime.store.admin.delete(self.runtime.key("bench", image).hex)
+        self.runtime.store.entries.flush()
         return sample
 
     def _ask(self, request: GenerateRequest) -> Sample:
@@ -183,8 +185,8 @@ class EngineArms:
         )
 
     def _reopen(self, settings: StoreSettings) -> None:
-        self.runtime.store.flush()
-        self.runtime.store.close()
+        self.runtime.store.entries.flush()
+        self.runtime.store.entries.close()
         self.runtime = replace(self.runtime, store=open_store(settings))
 
 

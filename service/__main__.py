@@ -67,7 +67,7 @@ def start_client(settings: Settings) -> EngineClient:
     from engine.serving.build import start_worker  # brings torch into this process
 
     started = start_worker(launch.model, launch.store, launch.limits, launch.shadow_share)
-    return InProcessClient(started.worker, started.store, started.desk, started.info)
+    return InProcessClient(started.worker, started.store.entries, started.desk, started.info)
 
 
 def run_worker(descriptor: int) -> int:

@@ -1,4 +1,4 @@
-"""The store: a cache of decoded entries above byte tiers.
+"""What a request asks of the store: a cache of decoded entries above byte tiers.
 
 A fetch looks at the decoded cache, then at the tiers in order, then compiles. What it finds is promoted; what
 it compiles is written behind. One load or compile per key runs at a time. A tier that fails costs its hits,
@@ -7,27 +7,21 @@ nothing else.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, Literal
 
-from store.care.admin import StoreAdmin
 from store.codecs.protocol import Codec, Prepared
 from store.errors import InvalidKey, StoreClosed
 from store.flights import Flight, Flights
-from store.records.buffers import BufferPool
+from store.parts import Parts
 from store.records.header import RecordInfo
 from store.records.keys import VisualKey
-from store.residency.decoded import DecodedCache, E, Slot
-from store.residency.eviction import Policy, lru
-from store.residency.holds import Holds, Lease
+from store.residency.decoded import E, Slot
+from store.residency.holds import Lease
 from store.residency.sightings import Sightings
-from store.residency.wishes import Wishes
-from store.stack import Missed, TierStack
-from store.tiers.protocol import Tier
-from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, QuotaInfo, StoreStats, VerifyProgress
+from store.stack import Missed
 
 Mode = Literal["auto", "read", "bypass", "rewrite"]
 Outcome = Literal["hit", "miss", "outdated", "corrupt", "bypass"]
@@ -77,42 +71,18 @@ class _Found(Generic[E]):
 
 
 class TieredStore(Generic[E]):
-    """Thread-safe. It may be built before a fork, its first use must be after.
+    """Thread-safe. `sightings`: an entry is written to the tiers only when it is asked for again; None: at once."""
 
-    tiers: fastest first. decoded_bytes, queue_bytes: budgets of the decoded cache and of what waits to be
-    written. policy: who goes first when a tenant is over its quota. persist_on_second: write an entry to the
-    tiers only when it is asked for again. wishes: pins and quotas.
-    """
-
-    def __init__(
-        self,
-        tiers: Sequence[Tier],
-        codec: Codec[E],
-        decoded_bytes: int,
-        *,
-        queue_bytes: int = 512 << 20,
-        policy: Policy = lru,
-        persist_on_second: bool = False,
-        wishes: Wishes | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, parts: Parts[E], codec: Codec[E], sightings: Sightings | None = None) -> None:
         self._codec = codec
-        self._clock = clock
-        wishes = wishes or Wishes(None)
-        self._holds = Holds(wishes, clock)
-        # A quarter of the decoded cache may lie idle in buffers, at least room for a few entries.
-        self._buffers = BufferPool(max(decoded_bytes // 4, 64 << 20))
-        self._decoded: DecodedCache[E] = DecodedCache(decoded_bytes, self._holds.leased)
-        self._flights: Flights[_Found[E]] = Flights()
-        self._stack: TierStack[E] = TierStack(
-            tiers, codec, self._buffers, self._holds.hold, wishes.quota, queue_bytes, policy
-        )
-        self._sightings = Sightings() if persist_on_second else None
-        self._admin: StoreAdmin[E] = StoreAdmin(
-            self._stack, self._decoded, self._flights, self._holds, wishes, self._buffers, clock
-        )
-        self._lock = threading.Lock()
-        self._compiles = 0
+        self._clock = parts.clock
+        self._holds = parts.holds
+        self._buffers = parts.buffers
+        self._decoded = parts.decoded
+        self._flights: Flights[_Found[E]] = parts.flights
+        self._stack = parts.stack
+        self._compiles = parts.compiles
+        self._sightings = sightings
         self._closed = False
 
     @property
@@ -143,77 +113,6 @@ class TieredStore(Generic[E]):
             lease.release()
             raise
         return _fetched(found, lease)
-
-    def lookup(self, key: VisualKey) -> EntryInfo | None:
-        """What is stored under `key`, without loading it or counting a use."""
-        return self._admin.entry(key.hex)
-
-    def stats(self) -> StoreStats:
-        """Opens the tiers, if nothing has yet, so that `degraded` says what is wrong with them."""
-        queued, queued_bytes = self._stack.writer.depth
-        summary = self._admin.summary()
-        return StoreStats(
-            tiers=summary.tiers,
-            decoded=self._decoded.stats(),
-            compiles=self._compiles,
-            joined=self._flights.joined,
-            write_queue=queued,
-            write_queue_bytes=queued_bytes,
-            writes_dropped=self._stack.dropped,
-            leases=self._holds.leases,
-            degraded=summary.problems,
-            bytes_by_model=summary.bytes_by_model,
-            bytes_by_tenant=summary.bytes_by_tenant,
-        )
-
-    def entries(self, select: EntryFilter, cursor: str | None = None, limit: int = 100) -> EntryPage:
-        """Entries that match, by key; `cursor` is the one of the page before."""
-        return self._admin.entries(select, cursor, limit)
-
-    def entry(self, key: str) -> EntryInfo | None:
-        """Look without touching recency."""
-        return self._admin.entry(key)
-
-    def delete(self, key: str) -> bool:
-        """Remove from every tier, and from what waits to be written; False if it was nowhere. Who uses it
-        keeps it."""
-        return self._admin.delete(key)
-
-    def evict(self, select: EntryFilter, max_bytes: int | None = None, dry_run: bool = False) -> EvictResult:
-        """Remove least recently used entries that match and are not in use, until `max_bytes` are freed
-        (None: all). With `select.tier`, from that tier only."""
-        return self._admin.evict(select, max_bytes, dry_run)
-
-    def clear(self, tenant: str | None = None, include_pinned: bool = False) -> EvictResult:
-        """Remove all entries, or all of one tenant, but those in use; what is being compiled now is not
-        kept."""
-        return self._admin.clear(tenant, include_pinned)
-
-    def pin(self, key: str, seconds: float | None) -> bool:
-        """Keep an entry: for `seconds` it is evicted only when nothing else is left, with None never. False
-        if it is nowhere. Raises WishesNotSaved."""
-        return self._admin.pin(key, seconds)
-
-    def unpin(self, key: str) -> bool:
-        """False if it was not pinned. Raises WishesNotSaved."""
-        return self._admin.unpin(key)
-
-    def quotas(self) -> tuple[QuotaInfo, ...]:
-        """Tenants with a quota, by name, with what they hold."""
-        return self._admin.quotas()
-
-    def set_quota(self, tenant: str, nbytes: int | None) -> None:
-        """Limit what a tenant may hold in each tier, from its next write on; None lifts it. Raises
-        WishesNotSaved."""
-        self._admin.set_quota(tenant, nbytes)
-
-    def verify(self) -> Iterator[VerifyProgress]:
-        """Read and check every record of every tier, in steps of one; what is damaged is removed."""
-        return self._admin.verify()
-
-    def compact(self) -> Mapping[str, int | str]:
-        """Bytes that each tier gave back to the system, or why it could not."""
-        return self._admin.compact()
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was queued is written; False if `timeout` seconds did not suffice."""
@@ -300,8 +199,7 @@ class TieredStore(Generic[E]):
         started = time.perf_counter()
         prepared = self._codec.prepare(compile())
         seconds = time.perf_counter() - started
-        with self._lock:
-            self._compiles += 1
+        self._compiles.add()
         entry = prepared.entry
         now = self._clock()
         info = RecordInfo.of(key, entry.tokens, now, seconds)

@@ -15,10 +15,9 @@ from engine.serving.admin import AdminDesk
 from engine.serving.load import load_runtime, pick_device
 from engine.serving.worker import Worker
 from engine.settings import Limits, ModelSettings
-from store.open import open_store
+from store.open import Store, open_store
 from store.records.entry import ImageKV
 from store.settings import StoreSettings
-from store.tiered import TieredStore
 
 AUTO_CODEC = "auto"
 
@@ -31,7 +30,7 @@ DEVICE_SHARE = 0.6
 @dataclass(frozen=True, slots=True)
 class Started:
     worker: Worker
-    store: TieredStore[ImageKV]
+    store: Store[ImageKV]
     desk: AdminDesk
     info: EngineInfo
 
@@ -48,13 +47,13 @@ def start_worker(
     try:
         runtime = load_runtime(model, opened, store.codec)
     except EngineError:
-        opened.close()
+        opened.entries.close()
         raise
     if limits.bytes is None:
         limits = replace(limits, bytes=kv_budget(runtime.family.device))
     worker = Worker(runtime, limits, shadow_share)
     worker.start()
-    desk = AdminDesk(opened, lambda *image: runtime.key_of(*image).hex)
+    desk = AdminDesk(opened.admin, lambda *image: runtime.key_of(*image).hex)
     return Started(worker, opened, desk, runtime.info())
 
 

@@ -175,7 +175,7 @@ class Generation:
             )
 
         key = runtime.key(request.tenant, image)
-        fetched = runtime.store.fetch(key, compile_entry, request.cache.mode)
+        fetched = runtime.store.entries.fetch(key, compile_entry, request.cache.mode)
         self._fetched[image.digest] = fetched
         if request.cache.pin_seconds is not None:
             self._pin(key.hex, request.cache.pin_seconds)
@@ -184,7 +184,7 @@ class Generation:
     def _pin(self, key: str, seconds: float) -> None:
         """A pin that cannot be kept costs the entry's protection, not the answer."""
         try:
-            self._runtime.store.pin(key, seconds)
+            self._runtime.store.admin.pin(key, seconds)
         except StoreError as error:
             log.warning("entry %s could not be pinned: %s", key[:16], error)
 

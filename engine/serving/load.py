@@ -20,9 +20,9 @@ from engine.serving.gate import reuse_is_unsound
 from engine.serving.heap import keep_large_blocks_apart
 from engine.serving.runtime import Runtime
 from engine.settings import ModelSettings
+from store.open import Store
 from store.records.entry import ImageKV
 from store.records.keys import ModelKey
-from store.tiered import TieredStore
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ FAMILIES = {qwen2_5_vl.ARCHITECTURE: qwen2_5_vl.Qwen25VL}
 WEIGHT_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
 
 
-def load_runtime(settings: ModelSettings, store: TieredStore[ImageKV], codec: str) -> Runtime:
+def load_runtime(settings: ModelSettings, store: Store[ImageKV], codec: str) -> Runtime:
     """Load the checkpoint and run the start-up gate. Raises `UnsupportedModel` for an architecture we do not serve."""
     keep_large_blocks_apart()
     transformers_logging.disable_progress_bar()
@@ -52,7 +52,7 @@ def load_runtime(settings: ModelSettings, store: TieredStore[ImageKV], codec: st
     return runtime
 
 
-def _load(folder: Path, settings: ModelSettings, store: TieredStore[ImageKV], codec: str) -> Runtime:
+def _load(folder: Path, settings: ModelSettings, store: Store[ImageKV], codec: str) -> Runtime:
     config = AutoConfig.from_pretrained(folder)
     architecture = (config.architectures or ["none"])[0]
     if architecture not in FAMILIES:

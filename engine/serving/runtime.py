@@ -12,9 +12,9 @@ from engine.policies.choice import Choice
 from engine.policies.known import POLICIES, make_policy
 from engine.prompt.chat import ChatPrompt
 from engine.settings import Defaults
+from store.open import Store
 from store.records.entry import ImageKV
 from store.records.keys import ModelKey, VisualKey
-from store.tiered import TieredStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Runtime:
     family: Family
     prompt: ChatPrompt
     pool: KVPool
-    store: TieredStore[ImageKV]
+    store: Store[ImageKV]
     model_key: ModelKey
     namespace: str
     defaults: Defaults

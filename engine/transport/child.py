@@ -60,7 +60,7 @@ class Child:
         threading.Thread(target=self._serve, args=(started,), name="receiver", daemon=True).start()
         self._asked_to_stop.wait()
         started.worker.stop(self._drain_seconds)
-        started.store.close()
+        started.store.entries.close()
         return self._finish(0)
 
     def _serve(self, started: Started) -> None:

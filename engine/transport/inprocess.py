@@ -9,7 +9,7 @@ from typing import Protocol
 
 from engine.client import CacheAdmin
 from engine.messages import EngineInfo, EngineStatus, Event, Failed, Finished, GenerateRequest
-from engine.serving.admin import AdminDesk, LocalStore
+from engine.serving.admin import AdminDesk
 from engine.tracing import current_traceparent
 from engine.transport.admin import AdminProxy
 from engine.transport.streams import Streams
@@ -22,10 +22,16 @@ class LocalWorker(Protocol):
     def stop(self, drain_seconds: float) -> None: ...
 
 
+class Closable(Protocol):
+    """The store, as far as its end goes."""
+
+    def close(self) -> None: ...
+
+
 class InProcessClient:
     """`EngineClient` over a worker thread and a store of this process."""
 
-    def __init__(self, worker: LocalWorker, store: LocalStore, desk: AdminDesk, info: EngineInfo) -> None:
+    def __init__(self, worker: LocalWorker, store: Closable, desk: AdminDesk, info: EngineInfo) -> None:
         self._worker = worker
         self._store = store
         self._info = info

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Generic
 
 from store.care.catalog import bytes_by, entry_info, matches, merge
 from store.care.scrub import scrub
 from store.errors import TierError
-from store.flights import Flights
-from store.records.buffers import BufferPool
+from store.parts import Parts
 from store.records.keys import DIGEST_BYTES, owner
-from store.residency.decoded import DecodedCache, E
-from store.residency.holds import Holds
+from store.residency.decoded import E
 from store.residency.index import Row
-from store.residency.wishes import Wishes
-from store.stack import TierStack
 from store.tiers.protocol import Tier
 from store.types import (
     EntryFilter,
@@ -24,51 +19,44 @@ from store.types import (
     EntryPage,
     EvictResult,
     QuotaInfo,
-    TierStats,
+    StoreStats,
     VerifyProgress,
 )
 
 _QUEUED = "queued"
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    tiers: tuple[TierStats, ...]
-    problems: tuple[str, ...]
-    bytes_by_model: Mapping[str, int]
-    bytes_by_tenant: Mapping[str, int]
-
-
 class StoreAdmin(Generic[E]):
     """Keys are the 64 hex digits of a digest. Tiers that cannot be asked are left out of lists and reported
-    as problems."""
+    as problems. Thread-safe."""
 
-    def __init__(
-        self,
-        stack: TierStack[E],
-        decoded: DecodedCache[E],
-        flights: Flights[Any],
-        holds: Holds,
-        wishes: Wishes,
-        buffers: BufferPool,
-        clock: Callable[[], float],
-    ) -> None:
-        self._stack = stack
-        self._decoded = decoded
-        self._flights = flights
-        self._holds = holds
-        self._wishes = wishes
-        self._buffers = buffers
-        self._clock = clock
+    def __init__(self, parts: Parts[E]) -> None:
+        self._parts = parts
+        self._stack = parts.stack
+        self._decoded = parts.decoded
+        self._flights = parts.flights
+        self._holds = parts.holds
+        self._wishes = parts.wishes
+        self._clock = parts.clock
 
-    def summary(self) -> Summary:
-        stats = tuple(tier.stats() for tier in self._stack.tiers)
+    def stats(self) -> StoreStats:
+        """Opens the tiers, if nothing has yet, so that `degraded` says what is wrong with them."""
+        stack = self._stack
+        tiers = tuple(tier.stats() for tier in stack.tiers)
         # Of an entry in several tiers the slowest counts, which holds the record.
         records = {row.digest: row for _, rows in self._rows() for row in rows}.values()
-        problems = [problem for tier in self._stack.tiers for problem in tier.problems()]
-        return Summary(
-            tiers=stats,
-            problems=(*problems, *self._stack.health.faults(), *self._wishes.problems),
+        problems = [problem for tier in stack.tiers for problem in tier.problems()]
+        queued, queued_bytes = stack.writer.depth
+        return StoreStats(
+            tiers=tiers,
+            decoded=self._decoded.stats(),
+            compiles=self._parts.compiles.value,
+            joined=self._flights.joined,
+            write_queue=queued,
+            write_queue_bytes=queued_bytes,
+            writes_dropped=stack.dropped,
+            leases=self._holds.leases,
+            degraded=(*problems, *stack.health.faults(), *self._wishes.problems),
             bytes_by_model=bytes_by(records, lambda row: row.info.model),
             bytes_by_tenant=bytes_by(records, _owner),
         )
@@ -86,6 +74,7 @@ class StoreAdmin(Generic[E]):
         return EntryPage(tuple(page), None)
 
     def entry(self, key: str) -> EntryInfo | None:
+        """What is stored under `key`, without loading it or counting a use."""
         digest = _digest_of(key)
         if digest is None:
             return None
@@ -169,7 +158,7 @@ class StoreAdmin(Generic[E]):
 
     def verify(self) -> Iterator[VerifyProgress]:
         """Read and check every record of every tier, in steps of one; what is damaged is removed."""
-        return scrub(self._stack.tiers, self._buffers)
+        return scrub(self._stack.tiers, self._parts.buffers)
 
     def compact(self) -> Mapping[str, int | str]:
         """Bytes that each tier gave back to the system, or why it could not."""

@@ -1,4 +1,4 @@
-"""Running counts of one tier, from which its `TierStats` are drawn."""
+"""Running counts: of events, and of one tier, from which its `TierStats` are drawn."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ import threading
 from collections import Counter
 
 from store.types import TierStats
+
+
+class Count:
+    """A number that threads add to."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.value = 0
+
+    def add(self) -> None:
+        with self._lock:
+            self.value += 1
 
 
 class TierCounters:

@@ -63,7 +63,7 @@ class Live:
         limits = Limits(settings.max_queue, settings.max_running, settings.kv_bytes)
         started = start_worker(model_settings(settings), self._store(store_settings(settings)), limits)
         self.started = started
-        client = InProcessClient(started.worker, started.store, started.desk, started.info)
+        client = InProcessClient(started.worker, started.store.entries, started.desk, started.info)
         app = create_app(settings, client, extra_routers=[demo_pages])
         self.url = self._stack.enter_context(serving(app)).url
         self.api = self._stack.enter_context(
@@ -91,7 +91,7 @@ class Live:
 
     def flush(self) -> None:
         """Wait until everything is written."""
-        self.started.store.flush()
+        self.started.store.entries.flush()
 
     def entry_keys(self) -> set[str]:
         entries = self.api.get("/v1/cache/entries", params={"limit": 1000}).json()["entries"]

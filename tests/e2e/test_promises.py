@@ -59,12 +59,14 @@ def entry(live: Live, page: Page) -> ImageKV:
     pixels = render(page)
     height, width, _ = pixels.shape
     image = ImageInput(pixel_digest(width, height, pixels.tobytes()), width, height, pixels.tobytes())
-    (tenant,) = {info.tenant for info in live.started.store.entries(EntryFilter()).entries}
+    (tenant,) = {info.tenant for info in live.started.store.admin.entries(EntryFilter()).entries}
 
     def must_be_there() -> ImageKV:
         raise AssertionError("the page is not in the store")
 
-    with live.started.store.fetch(live.started.worker.runtime.key(tenant, image), must_be_there) as fetched:
+    with live.started.store.entries.fetch(
+        live.started.worker.runtime.key(tenant, image), must_be_there
+    ) as fetched:
         return fetched.entry
 
 

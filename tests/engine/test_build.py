@@ -18,12 +18,12 @@ from store.settings import StoreSettings
 def test_auto_codec_is_raw_on_a_cpu_and_part_of_the_key(tiny_path: Path) -> None:
     started = start_worker(ModelSettings(str(tiny_path), device="cpu"), StoreSettings(codec="auto"), Limits())
     try:
-        assert started.store.codec_name == "raw"
+        assert started.store.entries.codec_name == "raw"
         assert started.worker.runtime.model_key.codec == "raw"
         assert started.worker.status().ready
     finally:
         started.worker.stop(0)
-        started.store.close()
+        started.store.entries.close()
 
 
 def test_kv_budget_is_a_share_of_host_memory_on_a_cpu() -> None:
@@ -55,7 +55,7 @@ def test_settings_that_cannot_be_served_say_why(
     store = open_store(StoreSettings())
     with pytest.raises(UnsupportedModel, match=message):
         load_runtime(ModelSettings(**{"path": str(tiny_path), "device": "cpu", **changes}), store, "raw")
-    store.close()
+    store.entries.close()
 
 
 def test_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
@@ -63,4 +63,4 @@ def test_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
     store = open_store(StoreSettings())
     with pytest.raises(UnsupportedModel, match="LlamaForCausalLM; served are Qwen2_5_VL"):
         load_runtime(ModelSettings(str(tmp_path)), store, "raw")
-    store.close()
+    store.entries.close()

@@ -93,7 +93,7 @@ def open_runtime(model: Path, folder: Path | None) -> Runtime:
 def runtime(tiny_path: Path, tmp_path: Path) -> Iterator[Runtime]:
     runtime = open_runtime(tiny_path, tmp_path / "store")
     yield runtime
-    runtime.store.close()
+    runtime.store.entries.close()
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def client(runtime: Runtime) -> Iterator[Client]:
     yield Client(worker)
     worker.stop(0)
     assert runtime.pool.taken == 0
-    assert runtime.store.stats().leases == 0
+    assert runtime.store.admin.stats().leases == 0
 
 
 def test_events_come_in_order_and_end_once(client: Client) -> None:
@@ -123,14 +123,14 @@ def test_promise_2_the_cache_never_changes_an_answer(client: Client, tiny_path: 
     assert [i.outcome for i in cold_end.report.images] == ["miss", "miss"]
     assert [i.tier for i in warm_end.report.images] == ["decoded", "decoded"]
     assert [i.outcome for i in bypass_end.report.images] == ["bypass", "bypass"]
-    client.worker.runtime.store.flush(WAIT)
-    client.worker.runtime.store.close()
+    client.worker.runtime.store.entries.flush(WAIT)
+    client.worker.runtime.store.entries.close()
     again = open_runtime(tiny_path, tmp_path / "store")
     worker = Worker(again)
     worker.start()
     disk, disk_end = Client(worker).answer(ask("disk", shifted))
     worker.stop(0)
-    again.store.close()
+    again.store.entries.close()
     assert [i.tier for i in disk_end.report.images] == ["lmdb", "lmdb"]
     assert cold == warm == bypass == disk
     refreshed = {
@@ -156,13 +156,13 @@ def test_policy_full_touches_no_entry(client: Client, runtime: Runtime) -> None:
     _, end = client.answer(ask("full", cache=CacheOptions(policy="full")))
     assert [i.outcome for i in end.report.images] == ["bypass", "bypass"]
     assert end.report.refreshed == end.report.visual_tokens and end.usage.cached_tokens == 0
-    assert runtime.store.stats().compiles == 0
+    assert runtime.store.admin.stats().compiles == 0
 
 
 def test_the_same_image_twice_is_compiled_once(client: Client, runtime: Runtime) -> None:
     twice = GenerateRequest("t", "tenant", QUESTION, (IMAGES[0], IMAGES[0]), Sampling(max_tokens=1))
     _, end = client.answer(twice)
-    assert runtime.store.stats().compiles == 1
+    assert runtime.store.admin.stats().compiles == 1
     assert end.usage.cache_write_tokens == IMAGES[0].width * IMAGES[0].height // 28**2
     assert len({i.key for i in end.report.images}) == 1
 
@@ -210,8 +210,8 @@ def test_a_pinned_image_outlives_eviction(client: Client, runtime: Runtime) -> N
     client.answer(ask("pinned", (user(0, "K"),), 1, cache=CacheOptions(pin_seconds=600)))
     other = GenerateRequest("plain", "tenant", (user(0, "K"),), (IMAGES[1],), Sampling(max_tokens=1))
     client.answer(other)
-    runtime.store.flush(WAIT)
-    evicted = runtime.store.evict(EntryFilter())
+    runtime.store.entries.flush(WAIT)
+    evicted = runtime.store.admin.evict(EntryFilter())
     assert len(evicted.keys) == 1 and evicted.skipped_pinned == 1
     _, end = client.answer(ask("again", (user(0, "K"),), 1))
     assert end.report.images[0].outcome == "hit"
@@ -247,7 +247,7 @@ def test_f3_abort_ends_a_running_request_within_a_step(client: Client, runtime: 
     client.worker.abort("long")
     *_, last = drain(events)
     assert isinstance(last, Failed) and last.code == "aborted"
-    assert runtime.pool.taken == 0 and runtime.store.stats().leases == 0
+    assert runtime.pool.taken == 0 and runtime.store.admin.stats().leases == 0
 
 
 def test_abort_of_a_waiting_or_unknown_request(client: Client) -> None:
@@ -408,7 +408,7 @@ def test_a_failure_in_the_refresh_pass_gives_everything_back(
         patch.setattr(place, fail)
         *_, last = client.run(ask("broken", cache=CacheOptions(policy=policy)))
     assert isinstance(last, Failed) and last.code == "internal_error"
-    assert runtime.pool.taken == 0 and runtime.store.stats().leases == 0
+    assert runtime.pool.taken == 0 and runtime.store.admin.stats().leases == 0
 
 
 def test_one_request_without_room_does_not_end_its_neighbours(
@@ -437,7 +437,7 @@ def test_promise_2_holds_for_every_codec_and_mode(tiny_path: Path, tmp_path: Pat
             request = ask(f"{run}{mode}", shifted, cache=CacheOptions(mode=mode))  # type: ignore[arg-type]
             answers.append(Client(worker).answer(request)[0])
         worker.stop(0)
-        store.close()
+        store.entries.close()
     assert len(set(answers)) == 1
 
 

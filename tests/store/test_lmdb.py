@@ -16,9 +16,9 @@ import lmdb
 import pytest
 
 from store.errors import Rejected, TierFull, TierUnavailable
+from store.open import assemble
 from store.records.header import PIECE_BYTES
 from store.residency.eviction import never_held
-from store.tiered import TieredStore
 from store.tiers.lmdb import file as lmdb_file
 from store.tiers.lmdb.file import DATA, fault_of, network_filesystem
 from store.tiers.lmdb.tier import LmdbTier
@@ -130,15 +130,15 @@ class TestDamage:
         data[at + 100 : at + 164] = bytes(64)
         (path / DATA).write_bytes(data)
         tier = LmdbTier(path, 32 * MIB)
-        store = TieredStore([tier], BlobCodec(), MIB)
-        with store.fetch(key_of(2), lambda: entry_of(2, 2 * MIB)) as fetched:
+        store = assemble([tier], BlobCodec(), MIB)
+        with store.entries.fetch(key_of(2), lambda: entry_of(2, 2 * MIB)) as fetched:
             assert fetched.outcome == "corrupt"
             assert bytes(fetched.entry.data) == decoded_of(2, 2 * MIB)
-        store.flush(10)
+        store.entries.flush(10)
         assert tier.stats().rejected == {"corrupt": 1}
-        with store.fetch(key_of(4), unused) as fetched:
+        with store.entries.fetch(key_of(4), unused) as fetched:
             assert bytes(fetched.entry.data) == decoded_of(4, 2 * MIB)
-        store.close()
+        store.entries.close()
 
     def test_e7_a_damaged_manifest_is_removed_at_the_start(self, path: Path) -> None:
         filled(path, count=3)
@@ -184,15 +184,15 @@ class TestDamage:
         left = {"half": size // 2, "tail": size - 2 * MIB, "meta": 4096, "one page": 100}[cut]
         os.truncate(path / DATA, left)
         tier = LmdbTier(path, 32 * MIB)
-        store = TieredStore([tier], BlobCodec(), MIB)
-        with store.fetch(key_of(1), lambda: entry_of(1, 2 * MIB)) as fetched:
+        store = assemble([tier], BlobCodec(), MIB)
+        with store.entries.fetch(key_of(1), lambda: entry_of(1, 2 * MIB)) as fetched:
             assert fetched.outcome == "miss"
-        assert store.flush(10)
-        assert any("started empty" in problem for problem in store.stats().degraded)
+        assert store.entries.flush(10)
+        assert any("started empty" in problem for problem in store.admin.stats().degraded)
         aside = [item for item in path.parent.iterdir() if "quarantine" in item.name]
         assert len(aside) == 1 and (aside[0] / DATA).stat().st_size == left
         assert tier.contains(key_of(1).digest)
-        store.close()
+        store.entries.close()
 
     def test_e8_a_file_that_is_short_is_walked_value_by_value(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
@@ -289,21 +289,21 @@ class TestDamage:
     ) -> None:
         filled(path, count=2)
         tier = LmdbTier(path, 32 * MIB)
-        store = TieredStore([tier], BlobCodec(), 0)
+        store = assemble([tier], BlobCodec(), 0)
 
         def broken(*_: object) -> None:
             raise lmdb.CorruptedError("page")
 
         monkeypatch.setattr("store.tiers.lmdb.tier._push", broken)
-        with store.fetch(key_of(0), lambda: entry_of(0)) as fetched:
+        with store.entries.fetch(key_of(0), lambda: entry_of(0)) as fetched:
             assert (fetched.outcome, fetched.reason) == ("miss", "lmdb broken")
         monkeypatch.undo()
-        with store.fetch(key_of(1), lambda: entry_of(1)) as fetched:
+        with store.entries.fetch(key_of(1), lambda: entry_of(1)) as fetched:
             assert fetched.outcome == "miss"
-        stats = store.stats()
+        stats = store.admin.stats()
         assert not stats.tiers[0].available
         assert any("a restart puts it aside" in problem for problem in stats.degraded)
-        store.close()
+        store.entries.close()
         again = LmdbTier(path, 32 * MIB)
         assert again.rows() == []
         assert "was found broken in use" in again.problems()[0]
@@ -330,12 +330,12 @@ class TestDamage:
     def test_an_unusable_directory_costs_the_tier_only(self, tmp_path: Path) -> None:
         blocked = tmp_path / "file"
         blocked.write_bytes(b"")
-        store = TieredStore([LmdbTier(blocked / "store", MIB)], BlobCodec(), MIB)
-        with store.fetch(key_of(1), lambda: entry_of(1)) as fetched:
+        store = assemble([LmdbTier(blocked / "store", MIB)], BlobCodec(), MIB)
+        with store.entries.fetch(key_of(1), lambda: entry_of(1)) as fetched:
             assert (fetched.outcome, fetched.reason) == ("miss", "lmdb unreadable")
-        stats = store.stats()
+        stats = store.admin.stats()
         assert stats.degraded and not stats.tiers[0].available
-        store.close()
+        store.entries.close()
 
 
 def pieces_in(path: Path) -> int:
@@ -365,15 +365,15 @@ class TestProcesses:
     def test_c12_hits_after_a_restart_with_another_hash_seed(self, path: Path) -> None:
         program = """
 import sys
-from store.tiered import TieredStore
+from store.open import assemble
 from store.tiers.lmdb.tier import LmdbTier
 from tests.store.samples import BlobCodec, entry_of, key_of
 from pathlib import Path
-store = TieredStore([LmdbTier(Path(sys.argv[1]), 1 << 24)], BlobCodec(), 1 << 20)
+store = assemble([LmdbTier(Path(sys.argv[1]), 1 << 24)], BlobCodec(), 1 << 20)
 for number in range(20):
-    with store.fetch(key_of(number), lambda: entry_of(number)) as fetched:
+    with store.entries.fetch(key_of(number), lambda: entry_of(number)) as fetched:
         print(fetched.outcome, fetched.tier)
-store.close()
+store.entries.close()
 """
         outputs = []
         for seed in ("1", "2"):
@@ -448,18 +448,18 @@ os.kill(os.getpid(), 9)
         assert tier.stats().entries == 3
 
     def test_e5_a_store_built_before_the_fork_works_after_it(self, path: Path) -> None:
-        store = TieredStore([LmdbTier(path, 32 * MIB)], BlobCodec(), MIB)
+        store = assemble([LmdbTier(path, 32 * MIB)], BlobCodec(), MIB)
 
         def work() -> bool:
-            with store.fetch(key_of(1), lambda: entry_of(1)) as fetched:
+            with store.entries.fetch(key_of(1), lambda: entry_of(1)) as fetched:
                 right = bytes(fetched.entry.data) == decoded_of(1)
-            store.close()
+            store.entries.close()
             return right
 
         assert all(in_children(3, work))
-        with store.fetch(key_of(1), unused) as fetched:
+        with store.entries.fetch(key_of(1), unused) as fetched:
             assert fetched.tier == "lmdb"
-        store.close()
+        store.entries.close()
 
     def test_e5_a_fork_during_a_read_leaves_the_child_without_the_tier(self, tier: LmdbTier) -> None:
         tier.put(record_of(1), NOW, never_held)
@@ -553,7 +553,7 @@ def test_e20_a_network_file_system_is_told(tmp_path: Path, where: str, kind: str
 
 
 def test_listing_by_tier_names_the_disk(tier: LmdbTier) -> None:
-    store = TieredStore([tier], BlobCodec(), 0)
-    store.fetch(key_of(1), lambda: entry_of(1)).release()
-    store.flush(10)
-    assert [info.tiers for info in store.entries(EntryFilter()).entries] == [("lmdb",)]
+    store = assemble([tier], BlobCodec(), 0)
+    store.entries.fetch(key_of(1), lambda: entry_of(1)).release()
+    store.entries.flush(10)
+    assert [info.tiers for info in store.admin.entries(EntryFilter()).entries] == [("lmdb",)]

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from store.tiered import TieredStore
+from store.open import assemble
 from store.tiers.lmdb.tier import LmdbTier
 from store.tiers.memory import MemoryTier
 from store.types import EntryFilter
@@ -46,12 +46,12 @@ class StoreMachine(RuleBasedStateMachine):
             FaultyTier(MemoryTier(memory)),
             FaultyTier(LmdbTier(self.directory / "store", 1 << 22)),
         ]
-        self.store = TieredStore(self.tiers, BlobCodec(), decoded, clock=self.clock)
+        self.store = assemble(self.tiers, BlobCodec(), decoded, clock=self.clock)
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
             self.tiers[0].write_gate.set()
-            self.store.close()
+            self.store.entries.close()
         shutil.rmtree(self.directory)
 
     def content(self, number: int, version: int) -> int:
@@ -70,7 +70,7 @@ class StoreMachine(RuleBasedStateMachine):
     def fetch(self, number: int, mode: str) -> None:
         fresh = self.newest.get(number, 0)
         key = key_of(number, tenant=self.tenant(number))
-        with self.store.fetch(key, lambda: entry_of(self.content(number, fresh)), mode) as fetched:  # type: ignore[arg-type]
+        with self.store.entries.fetch(key, lambda: entry_of(self.content(number, fresh)), mode) as fetched:  # type: ignore[arg-type]
             data = bytes(fetched.entry.data)
             outcome = fetched.outcome
         held = self.versions.get(number)
@@ -91,14 +91,16 @@ class StoreMachine(RuleBasedStateMachine):
         def compile() -> Blob:
             return entry_of(self.content(number, version))
 
-        with self.store.fetch(key_of(number, tenant=self.tenant(number)), compile, "rewrite") as fetched:
+        with self.store.entries.fetch(
+            key_of(number, tenant=self.tenant(number)), compile, "rewrite"
+        ) as fetched:
             assert bytes(fetched.entry.data) == decoded_of(self.content(number, version))
         self.versions[number] = version
 
     @rule(number=NUMBERS)
     def delete(self, number: int) -> None:
         self.tiers[0].write_gate.set()
-        found = self.store.delete(key_of(number, tenant=self.tenant(number)).hex)
+        found = self.store.admin.delete(key_of(number, tenant=self.tenant(number)).hex)
         held = self.versions.pop(number, None)
         if self.exact:
             assert found == (held is not None)
@@ -107,7 +109,7 @@ class StoreMachine(RuleBasedStateMachine):
     def evict_tenant(self, tenant: str, dry_run: bool) -> None:
         self.settle()
         expected = {key_of(n, tenant=tenant).hex for n in self.versions if self.tenant(n) == tenant}
-        result = self.store.evict(EntryFilter(tenant=tenant), dry_run=dry_run)
+        result = self.store.admin.evict(EntryFilter(tenant=tenant), dry_run=dry_run)
         if self.exact:
             assert set(result.keys) == expected
         if not dry_run:
@@ -116,22 +118,22 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(tier=st.sampled_from(["decoded", "memory"]))
     def empty_a_faster_tier(self, tier: str) -> None:
         self.settle()
-        self.store.evict(EntryFilter(tier=tier))
+        self.store.admin.evict(EntryFilter(tier=tier))
 
     @rule()
     def restart(self) -> None:
         self.settle()
         for tier in self.tiers:
             tier.fault = None
-        self.store.close()
+        self.store.entries.close()
         self.open()
-        listed = {info.key for info in self.store.entries(EntryFilter()).entries}
+        listed = {info.key for info in self.store.admin.entries(EntryFilter()).entries}
         if self.exact:
             assert listed == {key_of(n, tenant=self.tenant(n)).hex for n in self.versions}
             return
         # What a failing tier missed is lost, or older; from here on the store is what it holds.
         for number in range(6):
-            self.store.delete(key_of(number, tenant=self.tenant(number)).hex)
+            self.store.admin.delete(key_of(number, tenant=self.tenant(number)).hex)
         self.versions.clear()
         self.exact = True
 
@@ -148,7 +150,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def settle(self) -> None:
         self.tiers[0].write_gate.set()
-        assert self.store.flush(60)
+        assert self.store.entries.flush(60)
 
     @rule()
     def pass_time(self) -> None:
@@ -157,14 +159,14 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def no_leases_are_left(self) -> None:
         if hasattr(self, "store"):
-            assert self.store._holds.leases == 0
+            assert self.store.entries._holds.leases == 0
 
     @rule()
     def what_must_be_there_is_listed(self) -> None:
         self.settle()
         if self.exact:
             for number in range(6):
-                info = self.store.lookup(key_of(number, tenant=self.tenant(number)))
+                info = self.store.admin.entry(key_of(number, tenant=self.tenant(number)).hex)
                 assert (info is not None) == (number in self.versions)
 
 

@@ -33,30 +33,30 @@ def test_tensors_come_back_bit_for_bit_from_every_place(tmp_path: Path, dtype: t
         raise AssertionError("compiled although it was stored")
 
     store = open_store(settings)
-    store.fetch(key, lambda: entry).release()
-    store.flush(10)
-    store.evict(EntryFilter(tier="decoded"))
-    with store.fetch(key, unused) as fetched:
+    store.entries.fetch(key, lambda: entry).release()
+    store.entries.flush(10)
+    store.admin.evict(EntryFilter(tier="decoded"))
+    with store.entries.fetch(key, unused) as fetched:
         assert fetched.tier == "memory"
         assert same(fetched.entry, entry)
-    store.close()
+    store.entries.close()
     store = open_store(settings)
-    with store.fetch(key, unused) as fetched:
+    with store.entries.fetch(key, unused) as fetched:
         assert fetched.tier == "lmdb"
         assert same(fetched.entry, entry)
         held = fetched.entry
-    store.close()
+    store.entries.close()
     assert same(held, entry)
 
 
 def test_budgets_of_zero_leave_tiers_out(tmp_path: Path) -> None:
     store = open_store(StoreSettings())
-    assert store.stats().tiers == ()
-    with store.fetch(key_of(1, codec="raw"), lambda: entry_of(1)) as fetched:
+    assert store.admin.stats().tiers == ()
+    with store.entries.fetch(key_of(1, codec="raw"), lambda: entry_of(1)) as fetched:
         assert fetched.outcome == "miss"
-    with store.fetch(key_of(1, codec="raw"), lambda: entry_of(1)) as fetched:
+    with store.entries.fetch(key_of(1, codec="raw"), lambda: entry_of(1)) as fetched:
         assert (fetched.outcome, fetched.tier) == ("hit", "decoded")
-    store.close()
+    store.entries.close()
 
 
 @pytest.mark.parametrize(

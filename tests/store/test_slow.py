@@ -12,8 +12,8 @@ import pytest
 from hypothesis import settings
 
 from store.errors import Rejected, TierFull
+from store.open import assemble
 from store.residency.eviction import never_held
-from store.tiered import TieredStore
 from store.tiers.lmdb.file import DATA
 from store.tiers.lmdb.tier import LmdbTier
 from tests.store import test_machine
@@ -159,24 +159,24 @@ def test_e7_random_damage_is_never_served(tmp_path: Path) -> None:
 
 def test_memory_stays_flat(tmp_path: Path) -> None:
     """2,000 loads of entries of many sizes: buffers stay within the decoded budget and what may lie idle."""
-    store = TieredStore([LmdbTier(tmp_path / "store", 256 * MIB)], BlobCodec(), 48 * MIB)
+    store = assemble([LmdbTier(tmp_path / "store", 256 * MIB)], BlobCodec(), 48 * MIB)
     chance = random.Random(9)
     sizes = [chance.randint(100_000, 6 * MIB) for _ in range(40)]
 
     def fetch(number: int) -> None:
-        with store.fetch(key_of(number), lambda: entry_of(number, sizes[number])) as fetched:
+        with store.entries.fetch(key_of(number), lambda: entry_of(number, sizes[number])) as fetched:
             assert fetched.entry.nbytes == sizes[number]
 
     for number in range(40):
         fetch(number)
-    store.flush()
+    store.entries.flush()
     peak = 0
     for _ in range(2000):
         fetch(chance.randrange(40))
-        peak = max(peak, store._buffers.nbytes)
-    assert store.stats().compiles == 40
+        peak = max(peak, store.entries._buffers.nbytes)
+    assert store.admin.stats().compiles == 40
     assert peak <= 1.25 * 48 * MIB + 64 * MIB + 8 * MIB
-    store.close()
+    store.entries.close()
 
 
 class LongStoreMachine(test_machine.StoreMachine):

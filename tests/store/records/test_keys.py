@@ -146,7 +146,7 @@ def test_the_documented_construction() -> None:
 
 def test_the_documents_example_is_right() -> None:
     """Another program is checked against these digits."""
-    text = (Path(__file__).parents[2] / "docs" / "store.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "store.md").read_text()
     pixels = pixel_digest(2, 1, bytes(range(6)))
     model = ModelKey("example/model", "main", "00ff", "processor", "bfloat16", "raw", (1, 2), "rope")
     key = VisualKey("default", "acme", model, pixels, 2, 1)

@@ -1,0 +1,63 @@
+"""Kinds of servers: clustered, old, guarded."""
+
+from __future__ import annotations
+
+import pytest
+
+from store.errors import TierUnavailable
+from store.records.header import PIECE_BYTES
+from store.residency.eviction import never_held
+from store.tiers.redis.tier import RedisTier
+from tests.store.redis_server import Server
+from tests.store.samples import (
+    content,
+    key_of,
+    read,
+    record_of,
+)
+
+MIB = 1 << 20
+NOW = 2000.0
+
+
+class TestKinds:
+    def test_a_cluster(self) -> None:
+        with Server(cluster=True) as server:
+            tier = RedisTier(server.url, 8 * MIB, cluster=True, timeout=5.0)
+            for number in range(6):
+                tier.put(record_of(number, 2 * PIECE_BYTES), NOW + number, never_held)
+            kept = [number for number in range(6) if tier.contains(key_of(number).digest)]
+            assert kept == [3, 4, 5]
+            for number in kept:
+                found = read(tier, key_of(number).digest)
+                assert found is not None and content(found) == content(record_of(number, 2 * PIECE_BYTES))
+            tier.touch(key_of(3).digest, NOW + 100)
+            tier.flush()
+            assert tier.stats().bytes_physical > 0
+            again = RedisTier(server.url, 8 * MIB, cluster=True, timeout=5.0)
+            assert {row.digest: row for row in again.rows()} == {row.digest: row for row in tier.rows()}
+            for number in kept:
+                assert tier.delete(key_of(number).digest)
+            assert server.client.dbsize() == 0
+            again.close()
+            tier.close()
+
+    def test_a_server_without_resp3(self) -> None:
+        with Server('rename-command HELLO ""') as server:
+            tier = RedisTier(server.url, timeout=5.0)
+            tier.put(record_of(1, 2 * PIECE_BYTES), NOW, never_held)
+            assert read(tier, key_of(1).digest) is not None
+            assert [row.last_used for row in tier.rows()] == [NOW]
+            tier.close()
+
+    def test_resp3_where_there(self, server: Server, tier: RedisTier) -> None:
+        tier.put(record_of(1), NOW, never_held)
+        assert "3" in [client["resp"] for client in server.client.client_list()]
+
+    def test_a_wrong_password_costs_the_tier_only(self) -> None:
+        with Server() as server:
+            server.client.config_set("requirepass", "another")
+            tier = RedisTier(server.url, timeout=5.0)
+            with pytest.raises(TierUnavailable):
+                tier.put(record_of(1), NOW, never_held)
+            tier.close()
