@@ -3,7 +3,6 @@ layer."""
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import suppress
 
@@ -48,7 +47,7 @@ def store_settings(settings: Settings) -> StoreSettings:
         codec=settings.codec,
         eviction=settings.eviction,
         persist_on=settings.persist_on,
-        redis_url=None if settings.redis_url is None else settings.redis_url.get_secret_value(),
+        redis_url=None if settings.redis_url is None else str(settings.redis_url.get_secret_value()),
         redis_cluster=settings.redis_cluster,
         redis_bytes=settings.redis_bytes,
         redis_timeout=settings.redis_timeout,
@@ -74,7 +73,7 @@ def run_worker(descriptor: int) -> int:
     """The other end of `ProcessClient`: this program again, as the worker."""
     from engine.transport.child import serve_parent
 
-    configure_process(load_settings(os.environ), "conduit-worker")
+    configure_process(load_settings(), "conduit-worker")
     return serve_parent(descriptor)
 
 
@@ -98,7 +97,7 @@ def build_app(settings: Settings) -> FastAPI:
 def serve() -> int:
     """Run the service until it is told to stop; the exit status."""
     try:
-        settings = load_settings(os.environ)
+        settings = load_settings()
         configure_process(settings, "conduit-api")
         app = build_app(settings)
     except (SettingsError, EngineError, StoreError) as error:

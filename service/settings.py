@@ -1,36 +1,45 @@
 """Settings of the whole program, read once from `CONDUIT_*` environment variables.
 
 The HTTP side uses some of them; the composition root hands the others to the engine and the store. A variable
-that is not known, or a value that cannot be read, stops the start: a misspelt limit must not silently be no
-limit.
+that is not known, or a value that cannot work, stops the start: a misspelt limit must not silently be no limit.
+An empty variable is one that is not set.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ByteSize,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    model_validator,
+from pydantic import BeforeValidator, ByteSize, Field, SecretStr, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from service.setting_types import (
+    ApiKeys,
+    Hosts,
+    PolicyOptions,
+    Positive,
+    RedisUrl,
+    SingleHosts,
+    Text,
+    Url,
+    split_list,
 )
 
 PREFIX: Final = "CONDUIT_"
 MIB: Final = 1024**2
 GIB: Final = 1024**3
 
-_TENANT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+# What clients read (examples/, docs/api.md); often set in the shell that also starts a service.
+_CLIENTS_OWN: Final = frozenset({"url", "key", "api_key"})
 
 ImageFormat = Literal["jpeg", "png", "webp", "gif", "bmp", "tiff", "avif"]
+Formats = Annotated[tuple[ImageFormat, ...], BeforeValidator(split_list)]
 
 
 class SettingsError(Exception):
@@ -38,60 +47,26 @@ class SettingsError(Exception):
     fault."""
 
 
-class ApiKey(BaseModel):
-    """One caller: `tenant` is its name and the namespace of everything it stores."""
-
-    model_config = ConfigDict(frozen=True)
-
-    tenant: str
-    secret: SecretStr
-
-
-def _split_list(value: object) -> object:
-    return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
-
-
-def _parse_api_key(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    name, _, secret = value.partition(":")
-    if not _TENANT_NAME.fullmatch(name) or len(secret) < 8:
-        raise ValueError(
-            "expected name:key with a name of letters, digits, '.', '_', '-' and 8 or more characters of key"
-        )
-    return ApiKey(tenant=name, secret=SecretStr(secret))
-
-
-def _parse_object(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        raise ValueError('expected a JSON object such as {"preset": "paper"}') from None
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_split_list)]
-ApiKeys = Annotated[
-    tuple[Annotated[ApiKey, BeforeValidator(_parse_api_key)], ...], BeforeValidator(_split_list)
-]
-Formats = Annotated[tuple[ImageFormat, ...], BeforeValidator(_split_list)]
-PolicyOptions = Annotated[Mapping[str, bool | int | float | str], BeforeValidator(_parse_object)]
-Positive = Annotated[float, Field(gt=0)]
-
-
-class Settings(BaseModel):
+class Settings(BaseSettings):
     """Everything that can be set. Sizes accept units (`512MiB`), lists are comma-separated, times are in
-    seconds."""
+    seconds. What is not given as an argument is read from the environment."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+        enable_decoding=False,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        str_strip_whitespace=True,
+    )
 
     # where it listens, and who may ask
-    host: str = "127.0.0.1"
+    host: Text = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] = "json"
-    otlp_endpoint: str | None = None
+    otlp_endpoint: Url | None = None
     api_keys: ApiKeys = ()
     admin_key: Annotated[SecretStr, Field(min_length=8)] | None = None
     public_metrics: bool = False
@@ -115,8 +90,8 @@ class Settings(BaseModel):
     decode_threads: Annotated[int, Field(ge=1)] = 2
     url_cache_bytes: ByteSize = ByteSize(256 * MIB)
     upload_cache_bytes: ByteSize = ByteSize(256 * MIB)
-    allowed_hosts: Names = ()
-    allowed_private_hosts: Names = ()
+    allowed_hosts: Hosts = ()
+    allowed_private_hosts: SingleHosts = ()
 
     # load
     max_concurrent: Annotated[int, Field(ge=1)] = 64
@@ -126,13 +101,13 @@ class Settings(BaseModel):
     drain_timeout: Annotated[float, Field(ge=0)] = 20.0
 
     # the engine
-    model: str = "models/page-reader"
-    model_name: str | None = None
-    revision: str | None = None
+    model: Text = "models/page-reader"
+    model_name: Text | None = None
+    revision: Text | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")] = "auto"
     threads: Annotated[int, Field(ge=1)] | None = None
-    policy: str = "conduit"
+    policy: Text = "conduit"
     policy_options: PolicyOptions = {}
     refresh_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
     max_queue: Annotated[int, Field(ge=1)] = 64
@@ -142,51 +117,80 @@ class Settings(BaseModel):
     shadow_share: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     # the store
-    namespace: str = "default"
+    namespace: Text = "default"
     store_path: Path = Path("var/store")
     memory_bytes: ByteSize = ByteSize(GIB)
     disk_bytes: ByteSize = ByteSize(8 * GIB)
     decoded_bytes: ByteSize = ByteSize(512 * MIB)
     queue_bytes: ByteSize = ByteSize(512 * MIB)
-    codec: str = "auto"
+    codec: Text = "auto"
     eviction: Literal["lru", "lfu", "cost"] = "lru"
     persist_on: Literal["first", "second"] = "first"
-    redis_url: SecretStr | None = None
+    redis_url: RedisUrl | None = None
     redis_cluster: bool = False
     redis_bytes: ByteSize = ByteSize(0)
     redis_timeout: Positive = 0.25
 
     @model_validator(mode="after")
-    def _keys_differ(self) -> Settings:
+    def _keys_differ(self) -> Self:
         names = [key.tenant for key in self.api_keys]
         secrets = [key.secret.get_secret_value() for key in self.api_keys]
         if self.admin_key is not None:
             secrets.append(self.admin_key.get_secret_value())
         if len(set(secrets)) != len(secrets):
-            raise ValueError("api_keys and admin_key must all differ")
+            raise ValueError("CONDUIT_API_KEYS: all keys must differ, CONDUIT_ADMIN_KEY too")
         if len(set(names)) != len(names):
-            raise ValueError("api_keys names a tenant twice")
+            raise ValueError("CONDUIT_API_KEYS: it names a tenant twice")
         return self
 
+    @model_validator(mode="after")
+    def _cluster_has_one_database(self) -> Self:
+        if self.redis_cluster and self.redis_url and self.redis_url.get_secret_value().path != "/0":
+            raise ValueError("CONDUIT_REDIS_URL: a cluster has the database 0 only")
+        return self
 
-def load_settings(environ: Mapping[str, str]) -> Settings:
-    """Settings from the `CONDUIT_*` variables of `environ`. Raises `SettingsError` naming every variable at
-    fault."""
-    values: dict[str, Any] = {
-        name.removeprefix(PREFIX).lower(): value for name, value in environ.items() if name.startswith(PREFIX)
-    }
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, _Environment(settings_cls)
+
+
+class _Environment(EnvSettingsSource):
+    """Hands on what is no setting too, so that `extra="forbid"` meets it."""
+
+    def __call__(self) -> dict[str, Any]:
+        return {**self._unknown(), **super().__call__()}
+
+    def _unknown(self) -> dict[str, Any]:
+        prefix = PREFIX.lower()
+        given = {
+            name.removeprefix(prefix): value
+            for name, value in self.env_vars.items()
+            if name.startswith(prefix)
+        }
+        known = self.settings_cls.model_fields.keys() | _CLIENTS_OWN
+        return {name: value for name, value in given.items() if name not in known}
+
+
+def load_settings() -> Settings:
+    """Settings from the environment. Raises `SettingsError` naming every variable at fault."""
     try:
-        return Settings.model_validate(values)
+        return Settings()
     except ValidationError as error:
         # The input is left out: it may be a key.
-        problems = [
-            f"{PREFIX}{str(item['loc'][0]).upper()}: {_problem(item['type'], item['msg'])}"
-            if item["loc"]
-            else item["msg"]
-            for item in error.errors(include_input=False, include_url=False)
-        ]
-        raise SettingsError("; ".join(problems)) from None
+        found = error.errors(include_input=False, include_url=False)
+        raise SettingsError("; ".join(_problem(item) for item in found)) from None
 
 
-def _problem(kind: str, text: str) -> str:
-    return "there is no such setting" if kind == "extra_forbidden" else text
+def _problem(fault: ErrorDetails) -> str:
+    text = fault["msg"].removeprefix("Value error, ")
+    if not fault["loc"]:
+        return text
+    name = f"{PREFIX}{str(fault['loc'][0]).upper()}"
+    return f"{name}: there is no such setting" if fault["type"] == "extra_forbidden" else f"{name}: {text}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -215,7 +214,7 @@ def test_serve_hands_its_options_to_the_service(monkeypatch: pytest.MonkeyPatch)
     ]
 
 
-def _refuse(environ: Mapping[str, str]) -> Settings:
+def _refuse() -> Settings:
     raise SettingsError("not today")
 
 

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from pydantic import ValidationError
 
 from service.settings import Settings, SettingsError, load_settings
 
+Load = Callable[[dict[str, str]], Settings]
 
-def test_defaults_need_no_environment() -> None:
-    settings = load_settings({"PATH": "/bin", "HOME": "/root"})
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Load:
+    """`load_settings` in an environment of these variables."""
+
+    def loaded(variables: dict[str, str]) -> Settings:
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            return load_settings()
+
+    return loaded
+
+
+def refusal(load: Load, variables: dict[str, str]) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load(variables)
+    return str(caught.value)
+
+
+def test_defaults_need_no_environment(load: Load) -> None:
+    settings = load({"PATH": "/bin", "HOME": "/root"})
     assert settings == Settings()
     assert (settings.host, settings.port, settings.api_keys) == ("127.0.0.1", 8000, ())
 
 
-def test_values_have_units_lists_and_types() -> None:
-    settings = load_settings(
+def test_values_have_units_lists_and_types(load: Load) -> None:
+    settings = load(
         {
             "CONDUIT_PORT": "9000",
             "CONDUIT_MEMORY_BYTES": "512MiB",
@@ -56,30 +79,118 @@ def test_values_have_units_lists_and_types() -> None:
         ("CONDUIT_API_KEYS", "nokey"),
         ("CONDUIT_API_KEYS", "a b:12345678"),
         ("CONDUIT_API_KEYS", "alice:short"),
+        ("CONDUIT_API_KEYS", " , "),
+        ("CONDUIT_API_KEYS", "alice:sk-alice-1,alice:sk-alice-2"),
+        ("CONDUIT_API_KEYS", "alice:sk-alice-1,bob:sk-alice-1"),
         ("CONDUIT_ADMIN_KEY", "short"),
+        ("CONDUIT_ADMIN_KEY", "         "),
+        ("CONDUIT_ALLOWED_HOSTS", ","),
+        ("CONDUIT_ALLOWED_PRIVATE_HOSTS", "*.internal"),
+        ("CONDUIT_OTLP_ENDPOINT", "collector:4318"),
+        ("CONDUIT_HOST", " "),
+        ("CONDUIT_MODEL", " "),
+        ("CONDUIT_DEMO", "perhaps"),
     ],
 )
-def test_f10_mistakes_stop_the_start_by_name(name: str, value: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        load_settings({name: value})
-    assert name in str(caught.value)
+def test_f10_mistakes_stop_the_start_by_name(load: Load, name: str, value: str) -> None:
+    assert refusal(load, {name: value}).startswith(f"{name}: ")
 
 
-def test_every_mistake_is_named_at_once() -> None:
-    with pytest.raises(SettingsError) as caught:
-        load_settings({"CONDUIT_PORT": "x", "CONDUIT_PROT": "1"})
-    assert "CONDUIT_PORT" in str(caught.value) and "CONDUIT_PROT: there is no such setting" in str(
-        caught.value
-    )
+def test_every_mistake_is_named_at_once(load: Load) -> None:
+    said = refusal(load, {"CONDUIT_PORT": "x", "CONDUIT_PROT": "1"})
+    assert "CONDUIT_PORT: " in said and "CONDUIT_PROT: there is no such setting" in said
 
 
-def test_keys_are_in_no_message_and_no_repr() -> None:
+@pytest.mark.parametrize("name", ["conduit_prot", "Conduit_Prot"])
+def test_names_are_read_in_any_case(load: Load, name: str) -> None:
+    assert load({"conduit_port": "9000"}).port == 9000
+    assert "CONDUIT_PROT: there is no such setting" in refusal(load, {name: "1"})
+
+
+@pytest.mark.parametrize("name", sorted(Settings.model_fields))
+def test_u1_an_empty_variable_is_one_that_is_not_set(load: Load, name: str) -> None:
+    assert load({f"CONDUIT_{name.upper()}": ""}) == Settings()
+
+
+def test_u1_names_that_clients_read_do_not_stop_the_service(load: Load) -> None:
+    names = ("CONDUIT_URL", "CONDUIT_KEY", "CONDUIT_API_KEY")
+    assert load(dict.fromkeys(names, "http://127.0.0.1:8000")) == Settings()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:6379",
+        "valkey:6379",
+        "valkey",
+        "http://valkey:6379/0",
+        "redis://h:abc/0",
+        "redis://h:0/0",
+        "redis://h:70000/0",
+        "redis://h/abc",
+        "redis://h/0/1",
+        "redis://h/-1",
+        "redis://h/0?timeuot=1",
+        "redis://h/0?socket_timeout=soon",
+        "rediss://h/0?ssl_cert_reqs=perhaps",
+    ],
+)
+def test_f1_a_redis_url_that_cannot_work_is_refused_at_start(load: Load, url: str) -> None:
+    assert refusal(load, {"CONDUIT_REDIS_URL": url}).startswith("CONDUIT_REDIS_URL: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("redis://valkey", "redis://valkey:6379/0"),
+        ("redis://127.0.0.1:7000/3", "redis://127.0.0.1:7000/3"),
+        ("rediss://user:p%40ss@cache.internal:6380/1", "rediss://user:p%40ss@cache.internal:6380/1"),
+        ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
+        ("rediss://h/0?ssl_cert_reqs=none", "rediss://h:6379/0?ssl_cert_reqs=none"),
+    ],
+)
+def test_f1_a_redis_url_that_can_work_is_taken(load: Load, given: str, read: str) -> None:
+    url = load({"CONDUIT_REDIS_URL": given}).redis_url
+    assert url is not None and str(url.get_secret_value()) == read
+
+
+def test_f1_a_cluster_has_one_database(load: Load) -> None:
+    cluster = {"CONDUIT_REDIS_CLUSTER": "true"}
+    assert load({**cluster, "CONDUIT_REDIS_URL": "redis://h:7000"}).redis_cluster
+    assert "CONDUIT_REDIS_URL" in refusal(load, {**cluster, "CONDUIT_REDIS_URL": "redis://h:7000/1"})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "http://files.internal",
+        "files.internal/",
+        "files.internal:",
+        "files.internal:0",
+        "h:70000",
+        "a b",
+        "[::1]",
+    ],
+)
+def test_a_host_that_could_never_match_is_refused(load: Load, value: str) -> None:
+    for name in ("CONDUIT_ALLOWED_HOSTS", "CONDUIT_ALLOWED_PRIVATE_HOSTS"):
+        assert refusal(load, {name: f"good.example,{value}"}).startswith(f"{name}: ")
+
+
+def test_hosts_that_can_match_are_taken(load: Load) -> None:
+    hosts = ("files.internal", "files.internal:8080", "127.0.0.1:8000", "::1", "[::1]:8000", "*.cdn.example")
+    assert load({"CONDUIT_ALLOWED_HOSTS": ",".join(hosts)}).allowed_hosts == hosts
+    assert load({"CONDUIT_ALLOWED_PRIVATE_HOSTS": ",".join(hosts[:-1])}).allowed_private_hosts == hosts[:-1]
+
+
+def test_keys_are_in_no_message_and_no_repr(load: Load) -> None:
     for value in ("alice:hunter22x,alice:hunter22y", "alice:hunter22x,bob:hunter22x", "hunter22:"):
-        with pytest.raises(SettingsError) as caught:
-            load_settings({"CONDUIT_API_KEYS": value})
-        assert "hunter22" not in str(caught.value)
-    settings = load_settings({"CONDUIT_API_KEYS": "alice:hunter22x", "CONDUIT_ADMIN_KEY": "hunter22admin"})
-    assert "hunter22" not in repr(settings)
+        assert "hunter22" not in refusal(load, {"CONDUIT_API_KEYS": value})
+    for url in ("redis://:hunter22@h/x", "hunter22@h", "redis://:hunter22@h/0?db=hunter22"):
+        assert "hunter22" not in refusal(load, {"CONDUIT_REDIS_URL": url})
+    keys = {"CONDUIT_API_KEYS": "alice:hunter22x", "CONDUIT_ADMIN_KEY": "hunter22admin"}
+    settings = load({**keys, "CONDUIT_REDIS_URL": "redis://:hunter22@h/0"})
+    assert "hunter22" not in repr(settings) and "hunter22" not in str(settings)
 
 
 def test_settings_are_frozen() -> None:

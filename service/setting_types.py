@@ -1,0 +1,114 @@
+"""How the value of one setting is read from its text, and what is refused because it could never work."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    RedisDsn,
+    Secret,
+    SecretStr,
+    TypeAdapter,
+)
+
+_TENANT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_HOST: Final = re.compile(
+    r"(?P<wild>\*\.)?(?:[\w-]+(?:\.[\w-]+)*|[0-9a-f]*:[0-9a-f:.]*:[0-9a-f.]*|\[[0-9a-f:.]+\](?=:))(?::(?P<port>\d{1,5}))?",
+    re.IGNORECASE,
+)
+_HTTP_URL: Final = TypeAdapter(HttpUrl)
+
+
+class ApiKey(BaseModel):
+    """One caller: `tenant` is its name and the namespace of everything it stores."""
+
+    model_config = ConfigDict(frozen=True)
+
+    tenant: str
+    secret: SecretStr
+
+
+def split_list(value: object) -> object:
+    """The items of a text separated by commas; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    items = [item.strip() for item in value.split(",") if item.strip()]
+    if not items:
+        raise ValueError("expected names separated by commas")
+    return items
+
+
+def _parse_api_key(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    name, _, secret = value.partition(":")
+    if not _TENANT_NAME.fullmatch(name) or len(secret) < 8:
+        raise ValueError(
+            "expected name:key with a name of letters, digits, '.', '_', '-' and 8 or more characters of key"
+        )
+    return ApiKey(tenant=name, secret=SecretStr(secret))
+
+
+def _parse_object(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ValueError('expected a JSON object such as {"preset": "paper"}') from None
+
+
+def _check_host(value: str) -> str:
+    found = _HOST.fullmatch(value)
+    if found is None or int(found["port"] or 1) not in range(1, 65536):
+        raise ValueError("expected host or host:port, without a scheme or path")
+    return value
+
+
+def _check_single_host(value: str) -> str:
+    if value.startswith("*"):
+        raise ValueError("expected single hosts, not a pattern")
+    return value
+
+
+def _check_http_url(value: str) -> str:
+    _HTTP_URL.validate_python(value)
+    return value
+
+
+def _check_redis_url(value: Secret[RedisDsn]) -> Secret[RedisDsn]:
+    """What the driver would refuse at its first use, or pass over in silence."""
+    from redis import ConnectionPool, RedisError  # not needed by who has no Redis
+
+    url = value.get_secret_value()
+    if not re.fullmatch(r"/\d+", url.path or "") or url.port == 0:
+        raise ValueError("expected redis://host:port/number")
+    try:
+        ConnectionPool.from_url(str(url)).make_connection()  # builds it, and connects to nothing
+    except (RedisError, ValueError, TypeError, AttributeError, OSError):
+        raise ValueError("an option behind '?' is unknown to the driver, or has no such value") from None
+    return value
+
+
+Text = Annotated[str, Field(min_length=1)]
+Host = Annotated[str, AfterValidator(_check_host)]
+Hosts = Annotated[tuple[Host, ...], BeforeValidator(split_list)]
+SingleHosts = Annotated[
+    tuple[Annotated[Host, AfterValidator(_check_single_host)], ...], BeforeValidator(split_list)
+]
+Url = Annotated[str, AfterValidator(_check_http_url)]
+RedisUrl = Annotated[Secret[RedisDsn], AfterValidator(_check_redis_url)]
+ApiKeys = Annotated[
+    tuple[Annotated[ApiKey, BeforeValidator(_parse_api_key)], ...], BeforeValidator(split_list)
+]
+PolicyOptions = Annotated[Mapping[str, bool | int | float | str], BeforeValidator(_parse_object)]
+Positive = Annotated[float, Field(gt=0)]
