@@ -3,8 +3,8 @@
     python -m tests.serving.endurance --minutes 60 --log docs/endurance.md
 
 Users ask, leave and stall, bad clients send rubbish, an operator works on the store; the worker is killed or stopped,
-the Redis server dies and comes back, bits of the LMDB file flip. What must hold: every answer is the one that was given in
-calm, or one error that says so; every request ends; the front end stays awake, and its memory and descriptors flat.
+the Redis server dies and comes back, bits of the LMDB file flip. What must hold: every answer is the one that was given
+in calm, or one error that says so; every request ends; the front end stays awake, its memory and descriptors flat.
 Bounded in time by `--minutes`, in rate by its few users, to this machine by the loopback address.
 """
 
