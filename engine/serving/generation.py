@@ -35,7 +35,7 @@ DEFAULT_MAX_TOKENS = 2048
 FIRST_ANSWER_SLOTS = 256
 
 # What lies between the times that a generation notes.
-PHASES = ("engine.queue", "engine.images", "engine.passes.refresh", "engine.passes.decode")
+PHASES = ("engine.queue", "engine.images", "engine.refresh", "engine.decode")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,5 +38,5 @@ def test_a_request_is_one_trace_through_both_processes(tmp_path: Path) -> None:
         (root,) = (span for name, span in trace if span.parent_span_id.hex() == caller)
         assert root.name == "chat"
         children = {(name, span.name) for name, span in trace if span.parent_span_id == root.span_id}
-        assert {("conduit-api", "images"), ("conduit-worker", "engine.passes.decode")} <= children
+        assert {("conduit-api", "images"), ("conduit-worker", "engine.decode")} <= children
         assert len(children) == len(trace) - 1
