@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from engine.answer.detokenizer import Detokenizer
 from engine.answer.report import kv_report, usage
 from engine.answer.sampling import Sampler, check_sampling, likely_logprobs
-from engine.answer.text import Detokenizer, StopStrings
+from engine.answer.stops import StopStrings
 from engine.errors import ContextLengthExceeded
 from engine.families.base import Grid
 from engine.messages import Finished, GenerateRequest, ImageInput, KvReport, TextDelta, Timings, TokenLogprob

@@ -18,7 +18,7 @@ from engine.transport.process import ProcessClient
 from engine.transport.wire import Launch
 from store.settings import StoreSettings
 from store.types import EntryFilter
-from tests.engine.test_worker import IMAGES, ask
+from tests.engine.asking import IMAGES, ask
 
 COMMAND = [sys.executable, "-m", "service", "worker"]
 PATIENCE = 120
@@ -61,8 +61,8 @@ def text(events: list[Event]) -> str:
 
 
 def worker_pid(client: ProcessClient) -> int:
-    assert client._child is not None
-    return client._child.process.pid
+    assert client._worker is not None
+    return client._worker.process.pid
 
 
 def test_answers_and_admin_calls_cross_the_pipe(client: ProcessClient) -> None:

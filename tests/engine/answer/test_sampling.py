@@ -1,4 +1,4 @@
-"""From logits to text: sampling, characters that arrive in pieces, stop strings."""
+"""From logits to tokens: filters, penalties, seeds, log probabilities."""
 
 from __future__ import annotations
 
@@ -6,89 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from engine.answer.sampling import Sampler, check_sampling, keep_likely, likely_logprobs
-from engine.answer.text import Detokenizer, StopStrings
 from engine.errors import InvalidSampling
 from engine.messages import Sampling
-
-
-class ByteTokenizer:
-    """One token a byte."""
-
-    def decode(self, ids: list[int], **_: Any) -> str:
-        return bytes(ids).decode("utf-8", errors="replace")
-
-
-def detokenize(data: bytes) -> list[str]:
-    stream = Detokenizer(ByteTokenizer())
-    return [*(stream.add(byte) for byte in data), stream.flush()]
-
-
-@given(st.text())
-def test_pieces_add_up_to_the_text_and_never_split_a_character(text: str) -> None:
-    pieces = detokenize(text.encode())
-    assert "".join(pieces) == text
-    if "\ufffd" not in text:
-        assert all("\ufffd" not in piece for piece in pieces)
-
-
-@pytest.mark.parametrize("text", ["ab\U0001f600", "한국", "e\u0301"])
-def test_f1_a_character_cut_off_by_max_tokens_leaves_no_replacement(text: str) -> None:
-    assert "\ufffd" not in "".join(detokenize(text.encode()[:-1]))
-
-
-@given(st.binary(max_size=12))
-def test_pieces_of_any_bytes_equal_decoding_them_at_once(data: bytes) -> None:
-    whole = data.decode(errors="replace")
-    assert "".join(detokenize(data)) == whole.removesuffix("\ufffd")
-
-
-def test_a_good_character_behind_bad_bytes_is_not_lost() -> None:
-    assert "".join(detokenize(b"\xf0\x9f\xe4\xbd\xa0!")) == "\ufffd\u4f60!"
-
-
-@pytest.mark.parametrize(
-    ("stops", "pieces", "expected"),
-    [
-        (["own fox"], ["the br", "own", " fox", " ran"], "the br"),
-        (["fox", "brown fox"], ["the brown", " fox"], "the "),
-        (["abc"], ["abc"], ""),
-        (["abc"], ["ab", "ab", "c!"], "ab"),
-        (["aab"], ["a", "a", "a", "b"], "a"),
-        (["end"], ["the en"], "the en"),
-        (["\n\n"], ["one\n", "\ntwo"], "one"),
-    ],
-)
-def test_f2_stop_strings_cut_exactly(stops: list[str], pieces: list[str], expected: str) -> None:
-    stream = StopStrings(stops)
-    shown = ""
-    for piece in pieces:
-        shown += stream.add(piece)
-        if stream.found:
-            break
-    assert (shown if stream.found else shown + stream.flush()) == expected
-
-
-@given(
-    st.text(alphabet="ab", max_size=20), st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=3)
-)
-def test_stop_strings_equal_cutting_the_whole_text(text: str, stops: list[str]) -> None:
-    stream = StopStrings(stops)
-    shown = ""
-    for character in text:
-        shown += stream.add(character)
-        if stream.found:
-            break
-    if not stream.found:
-        shown += stream.flush()
-    # The stop that is complete first ends the answer, which is what a reader of a stream would see.
-    ends = [i for i in range(len(text) + 1) if any(text[:i].endswith(stop) for stop in stops)]
-    whole = text if not ends else text[: ends[0]]
-    cut = max((len(stop) for stop in stops if whole.endswith(stop)), default=0) if ends else 0
-    assert shown == whole[: len(whole) - cut]
 
 
 def sampler(vocab: int, prompt: tuple[int, ...] = (), **changes: Any) -> Sampler:

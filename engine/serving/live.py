@@ -1,0 +1,163 @@
+"""The accepted requests: each is carried out piece by piece, and its memory comes back however it ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from engine.errors import EngineError, InternalError, KvTooLarge, QueueFull
+from engine.messages import Accepted, Failed
+from engine.passes.decode import decode_step
+from engine.serving.generation import Generation, Prepared
+from engine.serving.outbox import Emit, Outbox
+from engine.serving.runtime import Runtime
+from engine.serving.scheduler import Arrival, Scheduler
+from engine.serving.shadow import Shadow
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request between `Accepted` and its terminal event. `shadowed`: it is to be checked by full prefill later."""
+
+    prepared: Prepared
+    emit: Emit
+    generation: Generation | None = None
+    pieces: Iterator[None] | None = None
+    shadowed: bool = False
+
+
+class LiveRequests:
+    """Does what the scheduler says, on the worker's thread. A failure ends the requests it struck, the others go on."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        scheduler: Scheduler,
+        shadow: Shadow,
+        outbox: Outbox,
+        progress: Callable[[], None],
+    ) -> None:
+        self._runtime, self._scheduler, self._shadow, self._outbox = runtime, scheduler, shadow, outbox
+        self._progress = progress
+        self._live: dict[str, _Live] = {}
+
+    @property
+    def empty(self) -> bool:
+        return not self._live
+
+    def __contains__(self, request: str) -> bool:
+        return request in self._live
+
+    def accept(self, prepared: Prepared, emit: Emit) -> None:
+        """Raises `EngineError` for a request that cannot be queued."""
+        request = prepared.request.id
+        self._queue(prepared)
+        self._live[request] = _Live(prepared, emit)
+        self._outbox.note(emit, Accepted(request, prepared.layout.length, prepared.layout.visual_tokens))
+
+    def prefill_piece(self, request: str) -> None:
+        live = self._live[request]
+        self._guard((request,), lambda: self._prefill_piece(request, live))
+
+    def decode(self, requests: tuple[str, ...]) -> None:
+        """One batched step; growing its KV and taking its logits are each request's own affair, and risk."""
+        self._guard(requests, lambda: self._decode(requests))
+
+    def end(self, request: str, error: EngineError) -> None:
+        """Unknown ones are ignored."""
+        live = self._live.get(request)
+        if live is not None:
+            self._forget(request)
+            self._outbox.note(live.emit, Failed(request, error.code, error.message))
+
+    def end_all(self, error: EngineError) -> None:
+        for request in list(self._live):
+            self.end(request, error)
+
+    def _queue(self, prepared: Prepared) -> None:
+        request = prepared.request
+        limit = request.timeout_seconds
+        deadline = None if limit is None else prepared.submitted + limit
+        size = prepared.slots * self._runtime.pool.slot_bytes
+        arrival = Arrival(request.id, request.account or request.tenant, size, request.priority, deadline)
+        if not self._scheduler.fits(arrival):
+            raise KvTooLarge(
+                f"{prepared.slots} tokens take {size} bytes of KV, more than this worker may hold"
+            )
+        if not self._scheduler.arrive(arrival):
+            raise QueueFull(f"{self._scheduler.waiting} requests are waiting already")
+
+    def _guard(self, requests: tuple[str, ...], step: Callable[[], None]) -> None:
+        try:
+            step()
+        except EngineError as error:
+            for request in requests:
+                self.end(request, error)
+        except Exception:
+            log.exception("requests %s failed", ", ".join(requests))
+            for request in requests:
+                self.end(request, InternalError("the request failed inside the engine"))
+
+    def _prefill_piece(self, request: str, live: _Live) -> None:
+        if live.pieces is None:
+            live.generation = Generation(
+                self._runtime,
+                live.prepared,
+                lambda text: self._outbox.note(live.emit, text),
+                self._progress,
+            )
+            live.pieces = live.generation.prefill()
+        try:
+            next(live.pieces)
+        except StopIteration:
+            self._scheduler.prefilled(request)
+            self._settle(live)
+            self._finish_if_done(request, live)
+
+    def _settle(self, live: _Live) -> None:
+        """After prefill only a shadow check needs the decoded images any more."""
+        live.shadowed = self._shadow.wants(live.prepared)
+        if not live.shadowed:
+            live.prepared = replace(live.prepared, request=replace(live.prepared.request, images=()))
+
+    def _decode(self, requests: tuple[str, ...]) -> None:
+        for request in requests:
+            self._guard((request,), lambda live=self._live[request]: _make_room(live))  # type: ignore[misc]
+        running = [(name, generation) for name in requests if (generation := self._generation(name))]
+        if not running:
+            return
+        decoders = [generation.decoder for _, generation in running if generation.decoder is not None]
+        tokens = [generation.token for _, generation in running]
+        works = [generation.work for _, generation in running]
+        logits = decode_step(self._runtime.family, decoders, tokens, works)
+        for (request, generation), row in zip(running, logits, strict=True):
+            self._guard((request,), lambda g=generation, r=row: g.take(r))  # type: ignore[misc]
+            if request in self._live:
+                self._finish_if_done(request, self._live[request])
+
+    def _generation(self, request: str) -> Generation | None:
+        live = self._live.get(request)
+        return None if live is None else live.generation
+
+    def _finish_if_done(self, request: str, live: _Live) -> None:
+        generation = live.generation
+        if generation is not None and generation.finished is not None:
+            if live.shadowed and generation.first_logits is not None:
+                self._shadow.offer(live.prepared, generation.first_logits)
+            self._forget(request)
+            self._outbox.note(live.emit, generation.finished)
+
+    def _forget(self, request: str) -> None:
+        """Memory and slot come back before the terminal event goes out."""
+        live = self._live.pop(request)
+        self._scheduler.end(request)
+        if live.generation is not None:
+            live.generation.close()
+
+
+def _make_room(live: _Live) -> None:
+    if live.generation is not None and live.generation.decoder is not None:
+        live.generation.decoder.make_room()

@@ -1,0 +1,79 @@
+"""Requests to a worker with a tiny model, and a client that collects what comes back."""
+
+from __future__ import annotations
+
+import queue
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from engine.messages import (
+    Event,
+    Failed,
+    Finished,
+    GenerateRequest,
+    ImageInput,
+    Message,
+    Sampling,
+    TextDelta,
+)
+from engine.serving.load import load_runtime
+from engine.serving.runtime import Runtime
+from engine.serving.worker import Worker
+from engine.settings import ModelSettings
+from store.open import open_store
+from store.records.keys import pixel_digest
+from store.settings import StoreSettings
+from tests.engine.conftest import PICTURES, user
+
+WAIT = 60
+
+
+def image(pixels: np.ndarray) -> ImageInput:
+    height, width, _ = pixels.shape
+    data = pixels.tobytes()
+    return ImageInput(pixel_digest(width, height, data), width, height, data)
+
+
+IMAGES = tuple(image(picture) for picture in PICTURES)
+QUESTION = (user(0, 1, "What is K on the red page?"),)
+
+
+def ask(
+    name: str, messages: tuple[Message, ...] = QUESTION, images: int = 2, **changes: object
+) -> GenerateRequest:
+    request = GenerateRequest(name, "tenant", messages, IMAGES[:images], Sampling(max_tokens=6))
+    return replace(request, **changes)  # type: ignore[arg-type]
+
+
+class Client:
+    """Collects the events of each request."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def start(self, request: GenerateRequest) -> queue.Queue[Event]:
+        events: queue.Queue[Event] = queue.Queue()
+        self.worker.submit(request, lambda happened: [events.put(event) for event in happened])
+        return events
+
+    def run(self, request: GenerateRequest) -> list[Event]:
+        return drain(self.start(request))
+
+    def answer(self, request: GenerateRequest) -> tuple[str, Finished]:
+        *events, last = self.run(request)
+        assert isinstance(last, Finished), last
+        return "".join(event.text for event in events if isinstance(event, TextDelta)), last
+
+
+def drain(events: queue.Queue[Event]) -> list[Event]:
+    seen: list[Event] = []
+    while not seen or not isinstance(seen[-1], Finished | Failed):
+        seen.append(events.get(timeout=WAIT))
+    return seen
+
+
+def open_runtime(model: Path, folder: Path | None) -> Runtime:
+    store = StoreSettings(path=folder, memory_bytes=1 << 24, disk_bytes=1 << 26, decoded_bytes=1 << 24)
+    return load_runtime(ModelSettings(str(model), device="cpu"), open_store(store), "raw")

@@ -1,0 +1,134 @@
+"""What requests take from the store and leave there: the cache changes no answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.messages import (
+    CacheOptions,
+    GenerateRequest,
+    Sampling,
+)
+from engine.serving.load import load_runtime
+from engine.serving.runtime import Runtime
+from engine.serving.worker import Worker
+from engine.settings import ModelSettings
+from store.open import open_store
+from store.settings import StoreSettings
+from store.types import EntryFilter
+from tests.engine.asking import IMAGES, QUESTION, WAIT, Client, ask, image, open_runtime
+from tests.engine.conftest import said, user
+
+
+def test_promise_2_the_cache_never_changes_an_answer(client: Client, tiny_path: Path, tmp_path: Path) -> None:
+    """Cold, from the decoded cache, from disk in another process' place, and without any store: the same tokens."""
+    shifted = (said("system", "Slowly."), user(0, 1, "What is K?"))
+    cold, cold_end = client.answer(ask("cold", shifted))
+    warm, warm_end = client.answer(ask("warm", shifted))
+    bypass, bypass_end = client.answer(ask("bypass", shifted, cache=CacheOptions(mode="bypass")))
+    assert [i.outcome for i in cold_end.report.images] == ["miss", "miss"]
+    assert [i.tier for i in warm_end.report.images] == ["decoded", "decoded"]
+    assert [i.outcome for i in bypass_end.report.images] == ["bypass", "bypass"]
+    client.worker.runtime.store.entries.flush(WAIT)
+    client.worker.runtime.store.entries.close()
+    again = open_runtime(tiny_path, tmp_path / "store")
+    worker = Worker(again)
+    worker.start()
+    disk, disk_end = Client(worker).answer(ask("disk", shifted))
+    worker.stop(0)
+    again.store.entries.close()
+    assert [i.tier for i in disk_end.report.images] == ["lmdb", "lmdb"]
+    assert cold == warm == bypass == disk
+    refreshed = {
+        tuple(i.refreshed for i in end.report.images) for end in (cold_end, warm_end, bypass_end, disk_end)
+    }
+    assert len(refreshed) == 1
+
+
+@pytest.mark.parametrize("codec", ["raw", "int8", "int4"])
+def test_promise_2_holds_for_every_codec_and_mode(tiny_path: Path, tmp_path: Path, codec: str) -> None:
+    settings = StoreSettings(path=tmp_path, memory_bytes=1 << 24, decoded_bytes=1 << 24, codec=codec)
+    shifted = (said("system", "Slowly."), user(0, 1, "What is K?"))
+    answers = []
+    for run in range(2):
+        store = open_store(settings)
+        worker = Worker(load_runtime(ModelSettings(str(tiny_path), device="cpu"), store, codec))
+        worker.start()
+        for mode in ("auto", "read", "bypass", "rewrite"):
+            request = ask(f"{run}{mode}", shifted, cache=CacheOptions(mode=mode))  # type: ignore[arg-type]
+            answers.append(Client(worker).answer(request)[0])
+        worker.stop(0)
+        store.entries.close()
+    assert len(set(answers)) == 1
+
+
+def test_report_and_usage_add_up(client: Client) -> None:
+    client.answer(ask("first", images=1, messages=(user(0, "K"),)))
+    _, end = client.answer(ask("second", (said("system", "x"), user(0, 1, "K?"))))
+    report, usage = end.report, end.usage
+    assert [i.outcome for i in report.images] == ["hit", "miss"]
+    assert report.visual_tokens == report.reused + report.refreshed == 49
+    assert report.refreshed == sum(i.refreshed for i in report.images) == 5
+    assert usage.cached_tokens == report.images[0].tokens - report.images[0].refreshed
+    assert usage.cache_write_tokens == report.images[1].tokens
+    assert usage.image_tokens == 49
+    assert 0 <= end.timings.queue <= end.timings.first_token <= end.timings.total
+
+
+def test_policy_full_touches_no_entry(client: Client, runtime: Runtime) -> None:
+    _, end = client.answer(ask("full", cache=CacheOptions(policy="full")))
+    assert [i.outcome for i in end.report.images] == ["bypass", "bypass"]
+    assert end.report.refreshed == end.report.visual_tokens and end.usage.cached_tokens == 0
+    assert runtime.store.admin.stats().compiles == 0
+
+
+def test_the_same_image_twice_is_compiled_once(client: Client, runtime: Runtime) -> None:
+    twice = GenerateRequest("t", "tenant", QUESTION, (IMAGES[0], IMAGES[0]), Sampling(max_tokens=1))
+    _, end = client.answer(twice)
+    assert runtime.store.admin.stats().compiles == 1
+    assert end.usage.cache_write_tokens == IMAGES[0].width * IMAGES[0].height // 28**2
+    assert len({i.key for i in end.report.images}) == 1
+
+
+def test_c1_equal_placeholders_do_not_make_equal_images(client: Client) -> None:
+    """Images of one size and one question: each is a miss of its own, and each has its own answer state."""
+    ends = []
+    for index, level in enumerate((0, 128, 255)):
+        square = image(np.full((112, 112, 3), level, np.uint8))
+        request = GenerateRequest(
+            f"c{index}", "tenant", (user(0, "colour?"),), (square,), Sampling(max_tokens=1)
+        )
+        ends.append(client.answer(request)[1])
+    assert [end.usage.cached_tokens for end in ends] == [0, 0, 0]
+    assert len({end.report.images[0].key for end in ends}) == 3
+
+
+def test_d6_another_tenant_does_not_hit(client: Client) -> None:
+    client.answer(ask("a"))
+    _, end = client.answer(ask("b", tenant="other"))
+    assert [i.outcome for i in end.report.images] == ["miss", "miss"]
+
+
+def test_a_pinned_image_outlives_eviction(client: Client, runtime: Runtime) -> None:
+    client.answer(ask("pinned", (user(0, "K"),), 1, cache=CacheOptions(pin_seconds=600)))
+    other = GenerateRequest("plain", "tenant", (user(0, "K"),), (IMAGES[1],), Sampling(max_tokens=1))
+    client.answer(other)
+    runtime.store.entries.flush(WAIT)
+    evicted = runtime.store.admin.evict(EntryFilter())
+    assert len(evicted.keys) == 1 and evicted.skipped_pinned == 1
+    _, end = client.answer(ask("again", (user(0, "K"),), 1))
+    assert end.report.images[0].outcome == "hit"
+
+
+def test_stale_buffers_never_reach_an_answer(client: Client, runtime: Runtime) -> None:
+    question = (user("What is K?", 0, 1),)
+    before, _ = client.answer(ask("clean", question))
+    for poison in (float("nan"), 7.0):
+        kv = runtime.pool.take(300)
+        kv.keys.fill_(poison)
+        kv.values.fill_(poison)
+        runtime.pool.give_back(kv)
+        assert client.answer(ask(f"poisoned {poison}", question))[0] == before
