@@ -125,8 +125,8 @@ def _mid_size_model(terminal: Terminal, folder: Path) -> None:
 
 def _compare_all(terminal: Terminal, service: ServiceProcess, client: httpx.Client) -> dict[str, float]:
     """A row for each step as soon as it is measured; returns how many times longer full prefill took."""
-    layout = "   {:<56}{:<17}{:>7}{:>11}{:>9}{:>9}{:>10}"
-    head = layout.format("request", "images", "reused", "refreshed", "TTFT", "full", "speed-up")
+    layout = "   {:<56}{:<17}{:>7}{:>10}{:>11}{:>9}{:>9}{:>10}"
+    head = layout.format("request", "images", "reused", "compiled", "refreshed", "TTFT", "full", "speed-up")
     terminal.line(terminal.style(head, "dim"))
     ratios: dict[str, float] = {}
     for step in steps():
@@ -142,6 +142,7 @@ def _compare_all(terminal: Terminal, service: ServiceProcess, client: httpx.Clie
                 f"{step.name}) {step.title}",
                 _images(answer),
                 answer.report["reused_tokens"],
+                answer.report["compiled_tokens"],
                 answer.report["refreshed_tokens"],
                 f"{answer.engine_ttft:.2f} s",
                 f"{full.engine_ttft:.2f} s",
@@ -177,7 +178,7 @@ def _tokens(answer: Answer) -> str:
     report: dict[str, Any] = answer.report
     return (
         f"of {report['visual_tokens']} visual tokens {report['reused_tokens']} reused, "
-        f"{report['refreshed_tokens']} computed for this question"
+        f"{report['compiled_tokens']} compiled, {report['refreshed_tokens']} refreshed for this question"
     )
 
 

@@ -130,15 +130,17 @@ class ImageReport:
 
 @dataclass(frozen=True, slots=True)
 class KvReport:
-    """What a request reused and recomputed. Token counts are visual tokens over all images; reused + refreshed = total
-    (under policy `full` every visual token counts as refreshed). `fallback` names why a reuse policy ran as full
-    prefill, else it is None."""
+    """Where the KV of a request's visual tokens is from, counted over all images: `reused` as the store held it,
+    `compiled` just now because the store had no use of it, `refreshed` for this request and its context. Together they
+    are `visual_tokens` (under policy `full` every one counts as refreshed). `fallback` names why a reuse policy ran as
+    full prefill, else it is None."""
 
     policy: str
     refresh_ratio: float
     images: tuple[ImageReport, ...]
     visual_tokens: int
     reused: int
+    compiled: int
     refreshed: int
     fallback: str | None = None
 

@@ -27,12 +27,14 @@ def kv_report(
         )
     )
     refreshed = sum(prefilled.refreshed)
+    reused = sum(image.tokens - image.refreshed for image in images if image.outcome == "hit")
     return KvReport(
         choice.policy.name,
         choice.ratio,
         images,
         layout.visual_tokens,
-        layout.visual_tokens - refreshed,
+        reused,
+        layout.visual_tokens - reused - refreshed,
         refreshed,
         choice.fallback,
     )
@@ -58,7 +60,8 @@ def image_report(
 
 
 def usage(layout: PromptLayout, report: KvReport, completion_tokens: int, stores: bool) -> Usage:
-    """Cached are the visual tokens of hits that were not recomputed; written are those of images compiled and kept."""
-    cached = sum(image.tokens - image.refreshed for image in report.images if image.outcome == "hit")
+    """Cached are the tokens reused; written are those of images compiled and kept."""
     written = sum({i.key: i.tokens for i in report.images if i.outcome not in ("hit", "bypass")}.values())
-    return Usage(layout.length, completion_tokens, layout.visual_tokens, cached, written if stores else 0)
+    return Usage(
+        layout.length, completion_tokens, layout.visual_tokens, report.reused, written if stores else 0
+    )

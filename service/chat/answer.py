@@ -83,6 +83,7 @@ def report_body(report: KvReport, timings: Timings) -> dict[str, Any]:
         "fallback": report.fallback,
         "visual_tokens": report.visual_tokens,
         "reused_tokens": report.reused,
+        "compiled_tokens": report.compiled,
         "refreshed_tokens": report.refreshed,
         "images": [image_body(image) for image in report.images],
         "timings": {

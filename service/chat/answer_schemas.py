@@ -33,13 +33,15 @@ class TimingsBody(BaseModel):
 
 
 class ReportBody(BaseModel):
-    """What was reused. `fallback` says why it ran as full prefill although reuse was asked for."""
+    """What was reused from the store, compiled because it was not there, and refreshed for this request: together
+    `visual_tokens`. `fallback` says why it ran as full prefill although reuse was asked for."""
 
     policy: str
     refresh_ratio: float
     fallback: str | None
     visual_tokens: int
     reused_tokens: int
+    compiled_tokens: int
     refreshed_tokens: int
     images: list[ImageBody]
     timings: TimingsBody

@@ -13,7 +13,8 @@ def report_lines(report: Mapping[str, Any], ttft_seconds: float | None) -> list[
     total = report["visual_tokens"]
     parts = [
         f"{report['policy']}{ratio}",
-        f"{report['reused_tokens']}/{total} visual tokens reused, {report['refreshed_tokens']} refreshed",
+        f"of {total} visual tokens {report['reused_tokens']} reused, {report['compiled_tokens']} compiled, "
+        f"{report['refreshed_tokens']} refreshed",
         f"first token {timings['ttft_ms']:.1f} ms",
     ]
     if ttft_seconds is not None:

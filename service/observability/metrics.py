@@ -61,7 +61,7 @@ class Metrics:
             self.lookups.labels(outcome)
         self.hits = counter("image_hits", "Images found in the store, by tier.", "tier")
         self.visual_tokens = counter(
-            "visual_tokens", "Visual tokens: reused as stored, or refreshed.", "kind"
+            "visual_tokens", "Visual tokens: reused as stored, compiled, or refreshed.", "kind"
         )
         self.cached_tokens = counter("prompt_cached_tokens", "Prompt tokens whose KV was reused.")
         self.fallbacks = counter(
@@ -87,6 +87,7 @@ class Metrics:
         self.completion_tokens.inc(event.usage.completion_tokens)
         self.cached_tokens.inc(event.usage.cached_tokens)
         self.visual_tokens.labels("reused").inc(event.report.reused)
+        self.visual_tokens.labels("compiled").inc(event.report.compiled)
         self.visual_tokens.labels("refreshed").inc(event.report.refreshed)
         if event.report.fallback is not None:
             self.fallbacks.inc()

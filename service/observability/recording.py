@@ -52,9 +52,11 @@ class RequestRecord:
             "prompt_tokens": end.usage.prompt_tokens,
             "completion_tokens": end.usage.completion_tokens,
             "reused_tokens": end.report.reused,
+            "compiled_tokens": end.report.compiled,
             "refreshed_tokens": end.report.refreshed,
         }
         self._span.set_attribute("visual_tokens.reused", end.report.reused)
+        self._span.set_attribute("visual_tokens.compiled", end.report.compiled)
         self._span.set_attribute("visual_tokens.refreshed", end.report.refreshed)
 
     def failed(self, code: str) -> None:

@@ -44,8 +44,10 @@ def test_answers_stream_and_the_report_tells_cold_from_warm(live: Live) -> None:
     cold = ask(live.api, request(first, live.url), pieces.append)
     assert cold.text == "".join(pieces)
     assert cold.outcomes() == {"miss": 4}
+    assert cold.report["reused_tokens"] == 0 < cold.report["compiled_tokens"]
     warm = ask(live.api, request(second, live.url))
     assert warm.outcomes() == {"hit (decoded)": 4}
+    assert warm.report["compiled_tokens"] == 0 < warm.report["reused_tokens"]
     assert 0 < warm.engine_ttft < warm.total
     full = ask(live.api, under_full_prefill(request(second, live.url)))
     assert full.report["refreshed_tokens"] == full.report["visual_tokens"] == warm.report["visual_tokens"]

@@ -61,13 +61,13 @@ def finished(request: GenerateRequest, words: int, seen: Sequence[bytes] = ()) -
     """The end of a request, with a hit for each image whose digest is in `seen`."""
     bypass = request.cache.mode == "bypass"
     reports = tuple(_image_report(image.digest, image.digest in seen, bypass) for image in request.images)
-    hits = sum(report.outcome == "hit" for report in reports)
+    reused = sum(report.tokens - report.refreshed for report in reports if report.outcome == "hit")
     visual, refreshed = IMAGE_TOKENS * len(reports), sum(report.refreshed for report in reports)
     usage = Usage(
         prompt_tokens=12 + visual,
         completion_tokens=words,
         image_tokens=visual,
-        cached_tokens=(visual - refreshed) if hits else 0,
+        cached_tokens=reused,
         cache_write_tokens=IMAGE_TOKENS * sum(report.outcome == "miss" for report in reports),
     )
     report = KvReport(
@@ -75,7 +75,8 @@ def finished(request: GenerateRequest, words: int, seen: Sequence[bytes] = ()) -
         refresh_ratio=0.1 if request.cache.refresh_ratio is None else request.cache.refresh_ratio,
         images=reports,
         visual_tokens=visual,
-        reused=visual - refreshed,
+        reused=reused,
+        compiled=visual - reused - refreshed,
         refreshed=refreshed,
     )
     return Finished(request.id, "stop", usage, report, Timings(0.001, 0.002, 0.003, 0.004))

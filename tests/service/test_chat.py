@@ -55,7 +55,8 @@ def test_kv_report_names_each_image(api: httpx.Client, engine: FakeEngine) -> No
     assert [image["outcome"] for image in report["images"]] == ["hit", "miss"]
     assert [image["tier"] for image in report["images"]] == ["memory", None]
     assert report["images"][0]["key"] == engine.requests[1].images[0].digest.hex()[:16]
-    assert report["visual_tokens"] == report["reused_tokens"] + report["refreshed_tokens"] == 72
+    counts = ("visual_tokens", "reused_tokens", "compiled_tokens", "refreshed_tokens")
+    assert [report[name] for name in counts] == [72, 32, 32, 8]
     assert report["timings"] == {"queue_ms": 1.0, "images_ms": 2.0, "ttft_ms": 3.0, "total_ms": 4.0}
 
 

@@ -32,11 +32,11 @@ def run(api: httpx.Client, *arguments: str) -> str:
 def test_chat_prints_answer_and_reuse(api: httpx.Client, engine: FakeEngine, tmp_path: Path) -> None:
     picture = tmp_path / "page.png"
     picture.write_bytes(plain())
-    for outcome in ("miss", "hit"):
+    for outcome, reused, compiled in (("miss", 0, 64), ("hit", 64, 0)):
         out = run(api, "chat", "-i", str(picture), "-i", data_url(plain((0, 0, 9))), "What", "is it?")
         answer, total, first, second = out.splitlines()
         assert answer == "The total is 42."
-        assert "64/72 visual tokens reused, 8 refreshed" in total
+        assert f"of 72 visual tokens {reused} reused, {compiled} compiled, 8 refreshed" in total
         assert f"  {outcome}  " in first and f"  {outcome}  " in second
     assert engine.requests[0].messages[0].parts[2].text == "What is it?"  # type: ignore[union-attr]
 

@@ -36,6 +36,14 @@ def test_page_loads_nothing_from_elsewhere(api: httpx.Client) -> None:
     assert "innerHTML" not in text, "answers are text, never markup"
 
 
+def test_u3_the_bar_tells_reused_compiled_and_refreshed_apart(api: httpx.Client) -> None:
+    text = api.get("/").text
+    shown = re.findall(r'\["(\w)", report\.(\w+)_tokens,', text)
+    assert shown == [("r", "reused"), ("c", "compiled"), ("f", "refreshed")]
+    for kind, origin in shown:
+        assert f".{kind} {{ --kind: var(--{origin}); }}" in text
+
+
 def test_page_offers_samples(engine: FakeEngine) -> None:
     sample = Sample("Two pages", ("/demo/pages/a.png", "/demo/pages/b.png"), "What is on page 2?")
     app = create_app(Settings.model_validate({"api_keys": "alice:sk-alice-1"}), engine, samples=[sample])

@@ -45,7 +45,8 @@ def test_spans_join_the_callers_trace(
     assert handed_on == [f"00-{TRACE}-{chat.context.span_id:016x}-01"]
     assert chat.attributes is not None
     assert (chat.attributes["request.id"], chat.attributes["outcome"]) == ("mine-3", "ok")
-    assert chat.attributes["visual_tokens.refreshed"] == 4
+    kinds = ("reused", "compiled", "refreshed")
+    assert [chat.attributes[f"visual_tokens.{kind}"] for kind in kinds] == [0, 32, 4]
 
 
 def test_malformed_traceparent_is_ignored(start: Start) -> None:

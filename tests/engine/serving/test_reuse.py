@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from engine.messages import (
+    CacheMode,
     CacheOptions,
     GenerateRequest,
     Sampling,
@@ -70,18 +71,31 @@ def test_report_and_usage_add_up(client: Client) -> None:
     _, end = client.answer(ask("second", (said("system", "x"), user(0, 1, "K?"))))
     report, usage = end.report, end.usage
     assert [i.outcome for i in report.images] == ["hit", "miss"]
-    assert report.visual_tokens == report.reused + report.refreshed == 49
-    assert report.refreshed == sum(i.refreshed for i in report.images) == 5
-    assert usage.cached_tokens == report.images[0].tokens - report.images[0].refreshed
+    hit, miss = report.images
+    assert report.visual_tokens == report.reused + report.compiled + report.refreshed == 49
+    assert report.refreshed == hit.refreshed + miss.refreshed == 5
+    assert usage.cached_tokens == report.reused == hit.tokens - hit.refreshed > 0
+    assert report.compiled == miss.tokens - miss.refreshed > 0
     assert usage.cache_write_tokens == report.images[1].tokens
     assert usage.image_tokens == 49
     assert 0 <= end.timings.queue <= end.timings.first_token <= end.timings.total
+
+
+@pytest.mark.parametrize("mode", ["auto", "read", "bypass", "rewrite"])
+def test_u3_what_is_compiled_for_a_request_is_not_reused(client: Client, mode: CacheMode) -> None:
+    if mode == "rewrite":
+        client.answer(ask("before"))
+    _, end = client.answer(ask("cold", cache=CacheOptions(mode=mode)))
+    report = end.report
+    assert (report.reused, end.usage.cached_tokens) == (0, 0)
+    assert report.compiled == report.visual_tokens - report.refreshed > 0
 
 
 def test_policy_full_touches_no_entry(client: Client, runtime: Runtime) -> None:
     _, end = client.answer(ask("full", cache=CacheOptions(policy="full")))
     assert [i.outcome for i in end.report.images] == ["bypass", "bypass"]
     assert end.report.refreshed == end.report.visual_tokens and end.usage.cached_tokens == 0
+    assert (end.report.reused, end.report.compiled) == (0, 0)
     assert runtime.store.admin.stats().compiles == 0
 
 
