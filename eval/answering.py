@@ -56,8 +56,8 @@ class Answerer:
         tokens: int,
     ) -> str:
         """`pictures` upright RGB uint8 [height, width, 3], in the order that the messages number them."""
-        grids = [self.family.grid(p.shape[1], p.shape[0]) for p in pictures]
-        layout = self.chat.layout(messages, grids, policy.question)
+        shapes = [self.family.span(p.shape[1], p.shape[0]) for p in pictures]
+        layout = self.chat.layout(messages, shapes, policy.question)
         entries = [self._entry(pictures[span.image]) for span in layout.spans]
         kv = self.pool.take(max(slots_needed(layout), layout.length + tokens))
         decoder = Decoder(self.pool, kv, layout.length, layout.next_position, layout.length + tokens)
@@ -72,7 +72,7 @@ class Answerer:
         return text
 
     def layout(self, messages: Sequence[Message], pictures: Sequence[np.ndarray]) -> PromptLayout:
-        return self.chat.layout(messages, [self.family.grid(p.shape[1], p.shape[0]) for p in pictures])
+        return self.chat.layout(messages, [self.family.span(p.shape[1], p.shape[0]) for p in pictures])
 
     def _decode(self, decoder: Decoder, logits: torch.Tensor, tokens: int) -> list[int]:
         ids: list[int] = []
@@ -90,8 +90,8 @@ class Answerer:
             if len(self._entries) >= MOST_ENTRIES:
                 self._entries.pop(next(iter(self._entries)))
             features = self.family.encode(picture)
-            grid = self.family.grid(picture.shape[1], picture.shape[0])
+            shape = self.family.span(picture.shape[1], picture.shape[0])
             self._entries[key] = compile_image(
-                self.family, self.pool, self.chat.prefix_ids, features, grid, Work()
+                self.family, self.pool, self.chat.prefix_ids, features, shape, Work()
             )
         return self._entries[key]

@@ -80,8 +80,8 @@ class Controls:
     def row(self, number: int, missing: Collection[str]) -> dict[str, Any]:
         example, following = draw(self._kind, range(number, number + 2), SEED)
         prompt = self._reader.prompt(example, following.question.text)
-        grids = [self._reader.family.grid(PAGE_PX, PAGE_PX)] * len(example.pages)
-        unrelated = self._reader.chat.layout(conversation(example), grids, UNRELATED).query
+        shapes = [self._reader.family.span(PAGE_PX, PAGE_PX)] * len(example.pages)
+        unrelated = self._reader.chat.layout(conversation(example), shapes, UNRELATED).query
         candidates = prompt.layout.candidates()
         filled = candidates[np.isin(candidates, filled_slots(example, prompt.layout))]
         right = self._reader.first_token(example.answer)

@@ -12,8 +12,8 @@ from transformers import AutoTokenizer
 
 from demo.pages import MAX_PAGES, PAGE_PX, render
 from demo.questions import Example, make_example
-from engine.families.base import Grid
 from engine.families.qwen2_5_vl import Qwen25VL
+from engine.families.span import SpanShape
 from engine.messages import ImagePart, Message, TextPart
 from engine.passes.attention import Causal
 from engine.passes.compile import compile_image, value_norms
@@ -51,39 +51,39 @@ class PageReader:
         """`foreign` is the question of another prompt, for the control that scores with it."""
         messages = conversation(example)
         pictures = [render(page) for page in example.pages]
-        grids = [self.family.grid(p.shape[1], p.shape[0]) for p in pictures]
-        layout = self.chat.layout(messages, grids)
+        shapes = [self.family.span(p.shape[1], p.shape[0]) for p in pictures]
+        layout = self.chat.layout(messages, shapes)
         features = [self.family.encode(picture) for picture in pictures]
-        entries = tuple(self._entry(found, grid) for found, grid in zip(features, grids, strict=True))
+        entries = tuple(self._entry(found, shape) for found, shape in zip(features, shapes, strict=True))
         if self.prefix != "template":
             layout = replace(layout, exact=())
         order = [span.image for span in layout.spans]
-        other: Query = self.chat.layout(messages, grids, foreign).query
+        other: Query = self.chat.layout(messages, shapes, foreign).query
         return Prompt(layout, tuple(features[i] for i in order), tuple(entries[i] for i in order), other)
 
-    def _entry(self, features: torch.Tensor, grid: Grid) -> ImageKV:
+    def _entry(self, features: torch.Tensor, span: SpanShape) -> ImageKV:
         start = self.chat.prefix_ids[:1]
         ids = {"template": self.chat.prefix_ids, "bare": start, "starts": 4 * start}
         if self.prefix in ids:
-            return compile_image(self.family, self.pool, ids[self.prefix], features, grid, Work())
+            return compile_image(self.family, self.pool, ids[self.prefix], features, span, Work())
         empty = self.family.encode(np.full((PAGE_PX, PAGE_PX, 3), 255, np.uint8))
-        return self._compile_behind(empty, features, grid)
+        return self._compile_behind(empty, features, span)
 
-    def _compile_behind(self, other: torch.Tensor, features: torch.Tensor, grid: Grid) -> ImageKV:
+    def _compile_behind(self, other: torch.Tensor, features: torch.Tensor, span: SpanShape) -> ImageKV:
         """As `engine.passes.compile` compiles, with another picture of the same size before it."""
         both = (Message("user", (ImagePart(0), ImagePart(1))),)
-        layout = self.chat.layout(both, (grid, grid))
-        span, shape = layout.spans[1], self.family.shape
-        keys = torch.empty(shape.layers, shape.kv_heads, span.tokens, shape.head_dim)
+        layout = self.chat.layout(both, (span, span))
+        second, shape = layout.spans[1], self.family.shape
+        keys = torch.empty(shape.layers, shape.kv_heads, span.rows, shape.head_dim)
         values = torch.empty_like(keys)
 
         def capture(layer: int, layer_keys: torch.Tensor, layer_values: torch.Tensor) -> None:
-            keys[layer], values[layer] = layer_keys[:, span.start :], layer_values[:, span.start :]
+            keys[layer], values[layer] = layer_keys[:, second.start :], layer_values[:, second.start :]
 
-        kv = self.pool.take(span.stop)
+        kv = self.pool.take(second.stop)
         try:
-            rows = PromptRows(self.family, layout, (other, features)).at(np.arange(span.stop))
-            run_rows(self.family, kv, rows, Causal(span.stop), Work(), capture)
+            rows = PromptRows(self.family, layout, (other, features)).at(np.arange(second.stop))
+            run_rows(self.family, kv, rows, Causal(second.stop), Work(), capture)
         finally:
             self.pool.give_back(kv)
         return ImageKV(keys, values, features, value_norms(values))

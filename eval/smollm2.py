@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from engine.families.base import Grid, ModelShape, Projection, Rope
+from engine.families.base import ModelShape, Projection, Rope
+from engine.families.span import SpanShape, grid_span
 from engine.passes.compile import compile_image
 from engine.passes.forward import Work
 from engine.passes.kv import KVPool
@@ -92,7 +93,7 @@ class Llama:
         scores: torch.Tensor = self._head(self._decoder.norm(hidden))
         return scores.float()
 
-    def grid(self, width: int, height: int) -> Grid:
+    def span(self, width: int, height: int) -> SpanShape:
         raise NotImplementedError("a language model has no pictures")
 
     def encode(self, pixels: np.ndarray) -> torch.Tensor:
@@ -132,7 +133,8 @@ class ChunkReader:
         before, behind = self._frame(asked.instruction, asked.question)
         behind += self._ids(asked.lead)
         marked = [*before, *[self.family.image_token] * len(chunks), *behind]
-        ids, spans = place(marked, self.family.image_token, [(i, 1, len(c)) for i, c in enumerate(chunks)])
+        image = self.family.image_token
+        ids, spans = place(marked, image, [(i, grid_span(image, 1, len(c))) for i, c in enumerate(chunks)])
         positions, following = positions_of(len(ids), spans)
         query = tail_query(ids, positions, spans[-1].stop)
         exact = exact_spans(ids, spans, self._prefix())
@@ -152,7 +154,12 @@ class ChunkReader:
                 self.entries.clear()
             features = self.family.embed(torch.as_tensor(ids))[None]
             self.entries[passage] = compile_image(
-                self.family, self.pool, self._prefix(), features, Grid(1, len(ids)), Work()
+                self.family,
+                self.pool,
+                self._prefix(),
+                features,
+                grid_span(self.family.image_token, 1, len(ids)),
+                Work(),
             )
         return self.entries[passage]
 

@@ -14,6 +14,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
+from engine.families.span import SpanShape
+
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
@@ -53,17 +55,6 @@ def middle_layers(layers: int) -> tuple[int, ...]:
     return PUBLISHED_MIDDLE_LAYERS.get(layers, tuple(i for i in spread if 0 <= i < layers))
 
 
-class Grid(NamedTuple):
-    """Rows and columns of visual tokens of one image, after the vision tower's merging."""
-
-    height: int
-    width: int
-
-    @property
-    def tokens(self) -> int:
-        return self.height * self.width
-
-
 class Projection(NamedTuple):
     """Queries [heads, rows, head_dim], keys and values [kv_heads, rows, head_dim]; before RoPE."""
 
@@ -94,12 +85,13 @@ class Family(Protocol):
     rope_name: str
     processor_name: str
 
-    def grid(self, width: int, height: int) -> Grid:
-        """Visual tokens of an image of that many pixels. Raises `InvalidPrompt` where the processor refuses it."""
+    def span(self, width: int, height: int) -> SpanShape:
+        """The rows of an image of that many pixels. Raises `InvalidPrompt` where the processor refuses it."""
         ...
 
     def encode(self, pixels: np.ndarray) -> torch.Tensor:
-        """Upright RGB uint8 [height, width, 3] -> vision features [levels, tokens, hidden]."""
+        """Upright RGB uint8 [height, width, 3] -> features [levels, rows, hidden]: level 0 is the input embedding of
+        every row of the span, level i > 0 what is added to it behind layer i - 1 (DeepStack; zero for text rows)."""
         ...
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:

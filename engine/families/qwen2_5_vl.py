@@ -18,7 +18,8 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from engine.errors import InvalidPrompt, UnsupportedModel
-from engine.families.base import Grid, ModelShape, Projection, Rope
+from engine.families.base import ModelShape, Projection, Rope
+from engine.families.span import SpanShape, grid_span
 
 ARCHITECTURE = "Qwen2_5_VLForConditionalGeneration"
 
@@ -64,7 +65,7 @@ class Qwen25VL:
         model = model.to(device).eval().requires_grad_(False)
         return cls(model, Qwen2VLImageProcessorPil.from_pretrained(path, revision=revision))
 
-    def grid(self, width: int, height: int) -> Grid:
+    def span(self, width: int, height: int) -> SpanShape:
         factor = self._processor.patch_size * self._processor.merge_size
         size = self._processor.size
         try:
@@ -74,7 +75,7 @@ class Qwen25VL:
                 f"an image of {width} x {height} pixels is too narrow: "
                 "the longer side may be at most 200 times the shorter"
             ) from error
-        return Grid(rows // factor, columns // factor)
+        return grid_span(self.image_token, rows // factor, columns // factor)
 
     def encode(self, pixels: np.ndarray) -> torch.Tensor:
         batch = self._processor(images=[pixels], input_data_format="channels_last", return_tensors="pt")

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
-from engine.families.base import Family, Grid
+from engine.families.base import Family
+from engine.families.span import SpanShape
 from engine.passes.attention import Causal
 from engine.passes.forward import Rows, Work, run_rows
 from engine.passes.kv import KVPool
@@ -20,18 +22,25 @@ from store.records.entry import ImageKV
 
 
 def compile_image(
-    family: Family, pool: KVPool, prefix_ids: Sequence[int], features: torch.Tensor, grid: Grid, work: Work
+    family: Family,
+    pool: KVPool,
+    prefix_ids: Sequence[int],
+    features: torch.Tensor,
+    span: SpanShape,
+    work: Work,
 ) -> ImageKV:
-    """Vision features [levels, tokens, hidden] of one image -> its entry (CPU tensors). Rows behind the image cannot
+    """Features [levels, rows, hidden] of one image -> its entry (CPU tensors). Rows behind the image cannot
     influence it and are not run."""
-    ids, spans = place([*prefix_ids, family.image_token], family.image_token, [(0, *grid)])
+    ids, spans = place([*prefix_ids, family.image_token], family.image_token, [(0, span)])
     positions, _ = positions_of(len(ids), spans)
     start = len(prefix_ids)
     prefix = family.embed(torch.as_tensor(np.asarray(prefix_ids), device=family.device))
     hidden = torch.cat((prefix, features[0].to(prefix.dtype)))
-    rows = Rows(hidden, torch.arange(len(ids), device=family.device), family.rope(torch.as_tensor(positions)))
+    added = F.pad(features[1:].to(prefix.dtype), (0, 0, start, 0))
+    slots = torch.arange(len(ids), device=family.device)
+    rows = Rows(hidden, slots, family.rope(torch.as_tensor(positions)), added)
     shape = family.shape
-    size = (shape.layers, shape.kv_heads, grid.tokens, shape.head_dim)
+    size = (shape.layers, shape.kv_heads, span.rows, shape.head_dim)
     keys, values = torch.empty(size, dtype=family.dtype), torch.empty(size, dtype=family.dtype)
 
     def capture(layer: int, layer_keys: torch.Tensor, layer_values: torch.Tensor) -> None:

@@ -40,11 +40,25 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one pass: input embeddings [rows, hidden], ascending `slots` [rows] and their rotation."""
+    """Rows of one pass: input embeddings [rows, hidden], ascending `slots` [rows] and their rotation. `added`
+    [levels - 1, rows, hidden] is what a vision tower adds to the hidden states behind the first layers (DeepStack);
+    None, or no level, in most families."""
 
     hidden: torch.Tensor
     slots: torch.Tensor
     rope: Rope
+    added: torch.Tensor | None = None
+
+    def behind(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
+        """`hidden` [rows, hidden] as `layer` leaves it, with what is added there."""
+        if self.added is None or layer >= len(self.added):
+            return hidden
+        return hidden + self.added[layer]
+
+    def only(self, at: torch.Tensor) -> Rows:
+        """The rows at these indices."""
+        added = None if self.added is None else self.added[:, at]
+        return Rows(self.hidden[at], self.slots[at], self.rope.at(at), added)
 
 
 def run_rows(
@@ -67,7 +81,7 @@ def run_rows(
         projected = family.project(layer, hidden)
         keep(kv, layer, rows, projected.keys, projected.values, capture)
         attended = attention(rotate(projected.queries, rows.rope), kv.keys[layer], kv.values[layer])
-        hidden = family.finish(layer, hidden, attended)
+        hidden = rows.behind(layer, family.finish(layer, hidden, attended))
         work.project(shape, len(hidden), len(hidden))
         work.attend(shape, attention.pairs)
         work.finish(shape, len(hidden))

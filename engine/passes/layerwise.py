@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -43,9 +43,9 @@ class ShrinkingPass:
             self._work.project(shape, len(rows.slots), len(rows.slots))
             staying, attended = self._layer(layer, rows, candidate, projected, counts[layer + 1])
             rows, candidate, number = _only(rows, candidate, number, staying)
-            hidden = self._family.finish(layer, rows.hidden, attended)
+            hidden = rows.behind(layer, self._family.finish(layer, rows.hidden, attended))
             self._work.finish(shape, len(hidden))
-            rows = Rows(hidden, rows.slots, rows.rope)
+            rows = replace(rows, hidden=hidden)
         computed[number[candidate]] += 1
         keep(self._kv, shape.layers - 1, rows, *self._family.project_kv(shape.layers - 1, rows.hidden))
         self._work.project(shape, len(rows.slots), 1)
@@ -101,4 +101,4 @@ def _only(
     if bool(staying.all()):
         return rows, candidate, number
     at = staying.nonzero().flatten()
-    return Rows(rows.hidden[at], rows.slots[at], rows.rope.at(at)), candidate[at], number[at]
+    return rows.only(at), candidate[at], number[at]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,13 +12,12 @@ from engine.families.base import Family
 from engine.passes.attention import by_order
 from engine.passes.forward import Work, keep
 from engine.passes.kv import RequestKV
-from engine.passes.restore import stored_norms
 from engine.passes.rotation import rotate
 from engine.passes.rows import PromptRows
 from engine.passes.score import attention_mass, behind_output, joined_by_head
 from engine.policies.base import EMPTY, SHORTLIST_EXTRA, Probe, ScorePlan, top
 from engine.policies.conduit import damped
-from engine.prompt.layout import ImageSpan, Ints, PromptLayout, Query, span_slots, tail_query
+from engine.prompt.layout import ImageSpan, Ints, PromptLayout, Query, tail_query, visual_slots
 from store.records.entry import ImageKV
 
 # The first layer whose keys and values depend on what stands before a token.
@@ -37,6 +36,16 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.slots)
 
+    def stored(self, read: Callable[[ImageKV], torch.Tensor]) -> torch.Tensor:
+        """What the entries hold of these tokens, side by side. `read` gives [any, rows, ...] of an entry, of which an
+        image's own text rows are left out."""
+        parts = []
+        for span, entry in zip(self.spans, self.entries, strict=True):
+            rows = read(entry)
+            whole = span.tokens == span.shape.rows
+            parts.append(rows if whole else rows[:, torch.as_tensor(span.shape.visual, device=rows.device)])
+        return torch.cat(parts, dim=1).to(self.image.device)
+
 
 def candidates_of(
     layout: PromptLayout, entries: Sequence[ImageKV], exact: Sequence[ImageSpan], device: torch.device
@@ -46,7 +55,7 @@ def candidates_of(
     spans = tuple(span for span, _ in left)
     image = np.repeat(np.arange(len(spans)), [span.tokens for span in spans])
     return Candidates(
-        spans, tuple(entry for _, entry in left), span_slots(spans), torch.as_tensor(image, device=device)
+        spans, tuple(entry for _, entry in left), visual_slots(spans), torch.as_tensor(image, device=device)
     )
 
 
@@ -61,7 +70,7 @@ class Prober:
         device = self._family.device
         scores = self.score_with_all_text(plan) if plan.all_text else self._score_with_query(plan)
         by_head = scores[:, :, torch.as_tensor(candidates.slots, device=device)]
-        mass, norms = by_head.mean(1), stored_norms(candidates.entries, plan.layers, device)
+        mass, norms = by_head.mean(1), candidates.stored(lambda entry: entry.value_norms[list(plan.layers)])
         contribution = EMPTY
         if plan.value_mode in ("per_head", "wo"):
             listed = torch.arange(len(candidates), device=device)
@@ -79,7 +88,7 @@ class Prober:
         layout, query = self._rows.layout, query_of(self._rows.layout, plan)
         end = int(query.slots[-1]) + 1
         present = np.zeros(end, dtype=bool)
-        present[layout.visual_slots()] = True
+        present[layout.restored_slots()] = True
         absent = self._rows.tensor(np.flatnonzero(~present))
         # What earlier requests left there is masked; zeros keep a stray NaN among it from spreading.
         self._kv.keys[:, :, absent] = 0
@@ -107,8 +116,8 @@ class Prober:
         """[score layers, candidates], zero but for the `listed` ones. `by_head` [score layers, heads, candidates]."""
         found = torch.zeros(len(plan.layers), len(candidates), device=by_head.device)
         for row, (head_mass, layer) in enumerate(zip(by_head, plan.layers, strict=True)):
-            stored = torch.cat([entry.values[layer] for entry in candidates.entries], dim=1)
-            mass, values = head_mass[:, listed], stored.to(by_head.device)[:, listed]
+            stored = candidates.stored(lambda entry, layer=layer: entry.values[layer])  # type: ignore[misc]
+            mass, values = head_mass[:, listed], stored[:, listed]
             if plan.value_mode == "wo":
                 found[row, listed] = behind_output(mass, values, self._family.output_projection(layer))
             else:
@@ -125,13 +134,15 @@ class Prober:
         keep(self._kv, 0, rows, projected.keys, projected.values)
         attention = by_order(rows.slots, shape.group)
         attended = attention(rotate(projected.queries, rows.rope), self._kv.keys[0], self._kv.values[0])
-        keys, _ = family.project_kv(FIRST_WITH_CONTEXT, family.finish(0, rows.hidden, attended))
+        keys, _ = family.project_kv(
+            FIRST_WITH_CONTEXT, rows.behind(0, family.finish(0, rows.hidden, attended))
+        )
         self._work.project(shape, len(text.hidden) + 2 * len(candidates), len(candidates))
         self._work.attend(shape, attention.pairs)
         self._work.finish(shape, len(candidates))
-        stored = torch.cat([entry.keys[FIRST_WITH_CONTEXT] for entry in candidates.entries], dim=1)
+        stored = candidates.stored(lambda entry: entry.keys[FIRST_WITH_CONTEXT])
         # Rotation keeps lengths, so keys are compared as they are stored.
-        return (keys.float() - stored.to(keys.device).float()).pow(2).sum(dim=(0, 2)).sqrt()
+        return (keys.float() - stored.float()).pow(2).sum(dim=(0, 2)).sqrt()
 
 
 def query_of(layout: PromptLayout, plan: ScorePlan) -> Query:

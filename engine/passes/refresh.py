@@ -22,7 +22,7 @@ from engine.passes.probe import Candidates, Prober, candidates_of
 from engine.passes.restore import restore
 from engine.passes.rows import PromptRows
 from engine.policies.base import LayerwisePolicy, Policy, Probe, SelectingPolicy, budget
-from engine.prompt.layout import Ints, PromptLayout
+from engine.prompt.layout import Ints, PromptLayout, own_text_slots
 from store.records.entry import ImageKV
 
 
@@ -80,7 +80,7 @@ class Prefill:
     def refresh(self, candidates: Candidates, chosen: Ints, all_text: bool) -> Prefilled:
         """Compute the rows at `chosen` slots and the text (all of it, or what stands behind the last image)."""
         text = self.layout.text_slots() if all_text else self.layout.tail()
-        logits = self._pass(np.sort(np.concatenate((chosen, text))))
+        logits = self._pass(np.sort(np.concatenate((chosen, self._own_text(chosen), text))))
         return self._prefilled(logits, candidates, chosen, np.ones(len(chosen)))
 
     def shrink(self, candidates: Candidates, policy: LayerwisePolicy, ratio: float) -> Prefilled:
@@ -93,6 +93,11 @@ class Prefill:
         shrunk = shrinking.run(self.prompt_rows.at(slots), is_candidate, counts)
         shares = shrunk.layers_computed.cpu().numpy() / layers
         return self._prefilled(self.family.logits(shrunk.hidden)[0], candidates, candidates.slots, shares)
+
+    def _own_text(self, chosen: Ints) -> Ints:
+        """Slots of the text inside images: where every visual token of an image is computed, so is the rest of it."""
+        whole = [span for span in self.layout.spans if np.isin(span.visual_slots(), chosen).all()]
+        return own_text_slots(whole)
 
     def rows(self, slots: Ints) -> Rows:
         """Rows of a pass over any ascending slots."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from engine.families.base import Rope
 from engine.passes.kv import RequestKV
 from engine.passes.rotation import rotate
@@ -23,8 +21,3 @@ def restore(kv: RequestKV, spans: Sequence[ImageSpan], entries: Sequence[ImageKV
         device = kv.keys.device
         rotate(entry.keys.to(device, non_blocking=True), rope.at(slots), out=kv.keys[:, :, slots])
         kv.values[:, :, slots].copy_(entry.values, non_blocking=True)
-
-
-def stored_norms(entries: Sequence[ImageKV], layers: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Stored value norms of the entries' tokens, side by side, on the score layers: [score layers, tokens]."""
-    return torch.cat([entry.value_norms[list(layers)] for entry in entries], dim=1).to(device)

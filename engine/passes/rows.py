@@ -13,7 +13,7 @@ from engine.prompt.layout import Ints, PromptLayout, Query
 
 
 class PromptRows:
-    """`features` [levels, tokens, hidden] per span, in prompt order, on the model's device."""
+    """`features` [levels, rows, hidden] per span, in prompt order, on the model's device."""
 
     def __init__(self, family: Family, layout: PromptLayout, features: Sequence[torch.Tensor]) -> None:
         self._family = family
@@ -22,14 +22,19 @@ class PromptRows:
         self.rope = family.rope(torch.as_tensor(layout.positions))
 
     def at(self, slots: Ints) -> Rows:
-        """Rows at any ascending slots: words by id, visual tokens by their vision features."""
+        """Rows at any ascending slots: words by id, rows of an image by its features."""
         at = self.tensor(slots)
         hidden = self._family.embed(self.tensor(self.layout.ids[slots]))
+        levels = max((len(features) for features in self._features), default=1)
+        added = hidden.new_zeros(levels - 1, *hidden.shape) if levels > 1 else None
         for span, features in zip(self.layout.spans, self._features, strict=True):
             first, last = np.searchsorted(slots, (span.start, span.stop))
             if last > first:
-                hidden[first:last] = features[0][at[first:last] - span.start].to(hidden.dtype)
-        return Rows(hidden, at, self.rope.at(at))
+                inside = at[first:last] - span.start
+                hidden[first:last] = features[0][inside].to(hidden.dtype)
+                if added is not None:
+                    added[:, first:last] = features[1:, inside].to(hidden.dtype)
+        return Rows(hidden, at, self.rope.at(at), added)
 
     def asking(self, query: Query) -> Rows:
         """Rows of a query, which may stand in scratch slots behind the prompt."""

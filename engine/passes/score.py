@@ -60,7 +60,7 @@ def attention_mass(
             scored[layer] = mass / len(asked)
         if layer == max(layers) and layer != shape.layers - 1:
             break
-        hidden = family.finish(layer, hidden, attended)
+        hidden = rows.behind(layer, family.finish(layer, hidden, attended))
         work.finish(shape, len(hidden))
     return torch.stack([scored[layer] for layer in layers])
 

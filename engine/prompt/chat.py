@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from engine.errors import InvalidPrompt
-from engine.families.base import Grid
+from engine.families.span import SpanShape
 from engine.messages import ImagePart, Message, TextPart
 from engine.prompt.layout import (
     PromptLayout,
@@ -57,15 +57,15 @@ class ChatPrompt:
         return sum(map(len, texts)) // self._longest_token
 
     def layout(
-        self, messages: Sequence[Message], grids: Sequence[Grid], question: str | None = None
+        self, messages: Sequence[Message], shapes: Sequence[SpanShape], question: str | None = None
     ) -> PromptLayout:
-        """Lay out a conversation whose image i takes `grids[i]` visual tokens. With a `question`, that one scores in
+        """Lay out a conversation whose image i takes the rows of `shapes[i]`. With a `question`, that one scores in
         the place of the user's (a control; the prompt is the same). Raises `InvalidPrompt`."""
-        self._check(messages, len(grids))
+        self._check(messages, len(shapes))
         rendered = self._render(messages)
         order = [part.index for message in messages for part in message.parts if isinstance(part, ImagePart)]
         unplaced = self._tokenize(rendered)
-        ids, spans = place(unplaced, self._image_token, [(i, *grids[i]) for i in order])
+        ids, spans = place(unplaced, self._image_token, [(i, shapes[i]) for i in order])
         positions, following = positions_of(len(ids), spans)
         tail_start = spans[-1].stop if spans else 0
         if question is None:

@@ -12,26 +12,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import InvalidPrompt
+from engine.families.span import SpanShape
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSpan:
-    """The run of slots that one image's visual tokens take. `image` indexes the request's images."""
+    """The run of slots that one image takes. `image` indexes the request's images."""
 
     image: int
     start: int
-    height: int
-    width: int
+    shape: SpanShape
 
     @property
     def tokens(self) -> int:
-        return self.height * self.width
+        """Visual tokens; the span may have text rows of its own beside them."""
+        return self.shape.tokens
 
     @property
     def stop(self) -> int:
-        return self.start + self.tokens
+        return self.start + self.shape.rows
+
+    def visual_slots(self) -> Ints:
+        return self.start + np.flatnonzero(self.shape.visual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,9 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class PromptLayout:
-    """`ids` [slots] (image token where a visual token stands), `positions` [3, slots] (M-RoPE: time, row, column),
-    `next_position` is that of the first generated token. `exact` are the spans whose KV under full prefill equals the
-    stored entry, because all before them is the canonical prefix."""
+    """`ids` [slots] (image token where a visual token stands), `positions` [3, slots] (M-RoPE: time, row, column; all
+    the same in a model with one position a row), `next_position` is that of the first generated token. `exact` are the
+    spans whose KV under full prefill equals the stored entry, because all before them is the canonical prefix."""
 
     ids: Ints
     spans: tuple[ImageSpan, ...]
@@ -69,17 +73,22 @@ class PromptLayout:
     def visual_tokens(self) -> int:
         return sum(span.tokens for span in self.spans)
 
+    def restored_slots(self) -> Ints:
+        """Slots of all images, an image's own text among them: what entries fill."""
+        return _joined([np.arange(span.start, span.stop) for span in self.spans])
+
     def visual_slots(self) -> Ints:
-        return span_slots(self.spans)
+        return visual_slots(self.spans)
 
     def text_slots(self) -> Ints:
+        """Slots of all text but an image's own."""
         is_text = np.ones(self.length, dtype=bool)
-        is_text[self.visual_slots()] = False
+        is_text[self.restored_slots()] = False
         return np.flatnonzero(is_text)
 
     def candidates(self) -> Ints:
         """Visual slots that a refresh may choose: all but those of exact spans."""
-        return span_slots([span for span in self.spans if span not in self.exact])
+        return visual_slots([span for span in self.spans if span not in self.exact])
 
     def tail(self) -> Ints:
         """The text run behind the last image (the whole prompt where there is none)."""
@@ -87,53 +96,54 @@ class PromptLayout:
         return np.arange(start, self.length)
 
 
-def span_slots(spans: Sequence[ImageSpan]) -> Ints:
-    if not spans:
-        return np.empty(0, dtype=np.int64)
-    return np.concatenate([np.arange(span.start, span.stop) for span in spans])
+def visual_slots(spans: Sequence[ImageSpan]) -> Ints:
+    return _joined([span.visual_slots() for span in spans])
+
+
+def own_text_slots(spans: Sequence[ImageSpan]) -> Ints:
+    """Slots of the text that belongs to images."""
+    return _joined([span.start + np.flatnonzero(~span.shape.visual) for span in spans])
+
+
+def _joined(runs: Sequence[Ints]) -> Ints:
+    return np.concatenate(runs) if runs else np.empty(0, dtype=np.int64)
 
 
 def positions_of(length: int, spans: Sequence[ImageSpan]) -> tuple[Ints, int]:
-    """M-RoPE positions [3, length] and the next free position.
-
-    Text advances all three axes by one. A still image that starts at p holds (p, p + row, p + column) and the text
-    behind it goes on at p + max(height, width) (Qwen2.5-VL; transformers `get_rope_index`).
-    """
+    """Positions [3, length] and the next free one. Text advances all three axes by one, an image as its shape says."""
     positions = np.empty((3, length), dtype=np.int64)
     slot = position = 0
     for span in spans:
         text = span.start - slot
         positions[:, slot : span.start] = np.arange(position, position + text)
         position += text
-        rows, columns = np.divmod(np.arange(span.tokens), span.width)
-        positions[0, span.start : span.stop] = position
-        positions[1, span.start : span.stop] = position + rows
-        positions[2, span.start : span.stop] = position + columns
-        position += max(span.height, span.width)
+        positions[:, span.start : span.stop] = position + span.shape.positions
+        position += span.shape.advance
         slot = span.stop
     positions[:, slot:] = np.arange(position, position + length - slot)
     return positions, position + length - slot
 
 
 def place(
-    ids: Sequence[int], image_token: int, grids: Sequence[tuple[int, int, int]]
+    ids: Sequence[int], image_token: int, images: Sequence[tuple[int, SpanShape]]
 ) -> tuple[Ints, tuple[ImageSpan, ...]]:
-    """Widen each image placeholder of `ids` to its visual tokens. `grids` holds (image, rows, columns) in prompt order.
+    """Widen each image placeholder of `ids` to the image's rows. `images` holds (image, shape) in prompt order.
 
-    Spans come from the grids, never from the length of a run: adjacent images have no token between them.
+    Spans come from the shapes, never from the length of a run: adjacent images have no token between them.
     """
     widened: list[int] = []
     spans: list[ImageSpan] = []
-    remaining = iter(grids)
+    remaining = iter(images)
     for token in ids:
         if token != image_token:
             widened.append(token)
             continue
-        image, height, width = next(remaining, (-1, 0, 0))
-        if image < 0:
+        placed = next(remaining, None)
+        if placed is None:
             raise InvalidPrompt("messages: the text spells an image placeholder")
-        spans.append(ImageSpan(image, len(widened), height, width))
-        widened.extend([image_token] * (height * width))
+        image, shape = placed
+        spans.append(ImageSpan(image, len(widened), shape))
+        widened.extend(shape.ids.tolist())
     return np.asarray(widened, dtype=np.int64), tuple(spans)
 
 

@@ -46,15 +46,15 @@ class _Check:
     def __init__(self, family: Family, prompt: ChatPrompt, pool: KVPool) -> None:
         self._family, self._prompt, self._pool = family, prompt, pool
         self.picture = np.random.default_rng(0).integers(0, 256, (EDGE, EDGE, 3), dtype=np.uint8)
-        self._grid = family.grid(EDGE, EDGE)
+        self._span = family.span(EDGE, EDGE)
         self._features = family.encode(self.picture)
-        self._entry = compile_image(family, pool, prompt.prefix_ids, self._features, self._grid, Work())
+        self._entry = compile_image(family, pool, prompt.prefix_ids, self._features, self._span, Work())
 
     def layout(self, system: str | None) -> PromptLayout:
         messages = [Message("user", (ImagePart(0), TextPart("What is this?")))]
         if system is not None:
             messages.insert(0, Message("system", (TextPart(system),)))
-        return self._prompt.layout(messages, [self._grid])
+        return self._prompt.layout(messages, [self._span])
 
     def prefill(self, layout: PromptLayout) -> Prefill:
         kv = self._pool.take(slots_needed(layout))

@@ -15,7 +15,7 @@ from engine.answer.report import kv_report, usage
 from engine.answer.sampling import Sampler, check_sampling, likely_logprobs
 from engine.answer.stops import StopStrings
 from engine.errors import ContextLengthExceeded
-from engine.families.base import Grid
+from engine.families.span import SpanShape
 from engine.messages import Finished, GenerateRequest, ImageInput, KvReport, TextDelta, Timings, TokenLogprob
 from engine.passes.compile import compile_image
 from engine.passes.decode import Decoder
@@ -46,7 +46,7 @@ class Prepared:
     request: GenerateRequest
     choice: Choice
     layout: PromptLayout
-    grids: tuple[Grid, ...]
+    shapes: tuple[SpanShape, ...]
     max_tokens: int
     submitted: float
 
@@ -62,10 +62,10 @@ def prepare(runtime: Runtime, request: GenerateRequest, submitted: float) -> Pre
     check_sampling(request.sampling, runtime.family.shape.vocab)
     # Before tokenising: that takes seconds for megabytes of text.
     answer_budget(runtime.prompt.least_tokens(request.messages), None, runtime.family.max_context)
-    grids = tuple(runtime.family.grid(image.width, image.height) for image in request.images)
-    layout = runtime.prompt.layout(request.messages, grids, choice.policy.question)
+    shapes = tuple(runtime.family.span(image.width, image.height) for image in request.images)
+    layout = runtime.prompt.layout(request.messages, shapes, choice.policy.question)
     max_tokens = answer_budget(layout.length, request.sampling.max_tokens, runtime.family.max_context)
-    return Prepared(request, choice, layout, grids, max_tokens, submitted)
+    return Prepared(request, choice, layout, shapes, max_tokens, submitted)
 
 
 def picture(image: ImageInput) -> np.ndarray:
@@ -170,9 +170,9 @@ class Generation:
 
         def compile_entry() -> ImageKV:
             encoded = runtime.family.encode(pixels)
-            grid = self._prepared.grids[index]
+            shape = self._prepared.shapes[index]
             return compile_image(
-                runtime.family, runtime.pool, runtime.prompt.prefix_ids, encoded, grid, self.work
+                runtime.family, runtime.pool, runtime.prompt.prefix_ids, encoded, shape, self.work
             )
 
         key = runtime.key(request.tenant, image)

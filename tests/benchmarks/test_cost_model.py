@@ -26,9 +26,9 @@ def test_full_prefill_is_counted_exactly(bench: Bench, layout: PromptLayout) -> 
 
 def test_a_compile_is_counted_exactly(bench: Bench) -> None:
     picture, prefix, work = PICTURES[0], bench.prompt.prefix_ids, Work()
-    grid = bench.family.grid(picture.shape[1], picture.shape[0])
-    compile_image(bench.family, bench.pool, prefix, bench.family.encode(picture), grid, work)
-    assert work.flops == cost_model.compiling(bench.family.shape, len(prefix), [grid.tokens])
+    shape = bench.family.span(picture.shape[1], picture.shape[0])
+    compile_image(bench.family, bench.pool, prefix, bench.family.encode(picture), shape, work)
+    assert work.flops == cost_model.compiling(bench.family.shape, len(prefix), [shape.tokens])
 
 
 def test_reuse_is_counted_exactly(bench: Bench, layout: PromptLayout) -> None:

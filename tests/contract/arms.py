@@ -83,8 +83,8 @@ class Asked:
 def ask(
     bench: Bench, messages: list[Message], policy: Policy, pictures: list[np.ndarray] = PICTURES
 ) -> Asked:
-    grids = [bench.family.grid(p.shape[1], p.shape[0]) for p in pictures]
-    layout = bench.prompt.layout(messages, grids, policy.question)
+    shapes = [bench.family.span(p.shape[1], p.shape[0]) for p in pictures]
+    layout = bench.prompt.layout(messages, shapes, policy.question)
     entries = [compiled(bench, pictures[span.image]) for span in layout.spans]
     return Asked(bench, layout, [entry.features for entry in entries], entries)
 

@@ -34,12 +34,12 @@ class Bench:
     pool: KVPool
 
     def entry(self, pixels: np.ndarray) -> ImageKV:
-        grid = self.family.grid(pixels.shape[1], pixels.shape[0])
+        shape = self.family.span(pixels.shape[1], pixels.shape[0])
         features = self.family.encode(pixels)
-        return compile_image(self.family, self.pool, self.prompt.prefix_ids, features, grid, Work())
+        return compile_image(self.family, self.pool, self.prompt.prefix_ids, features, shape, Work())
 
     def layout(self, messages: list[Message], images: list[np.ndarray]) -> PromptLayout:
-        return self.prompt.layout(messages, [self.family.grid(i.shape[1], i.shape[0]) for i in images])
+        return self.prompt.layout(messages, [self.family.span(i.shape[1], i.shape[0]) for i in images])
 
     def prefill(self, layout: PromptLayout, images: list[np.ndarray]) -> Prefill:
         features = [self.family.encode(images[span.image]) for span in layout.spans]

@@ -16,8 +16,8 @@ __all__ = ["bench", "prompt", "tiny_path"]
 @pytest.fixture
 def prompt(bench: Bench) -> Iterator[Prompt]:
     with torch.no_grad():
-        grids = [bench.family.grid(p.shape[1], p.shape[0]) for p in PICTURES]
-        layout = bench.prompt.layout(SHIFTED, grids)
-        foreign = bench.prompt.layout(SHIFTED, grids, "Is it raining there?").query
+        shapes = [bench.family.span(p.shape[1], p.shape[0]) for p in PICTURES]
+        layout = bench.prompt.layout(SHIFTED, shapes)
+        foreign = bench.prompt.layout(SHIFTED, shapes, "Is it raining there?").query
         entries = tuple(bench.entry(PICTURES[span.image]) for span in layout.spans)
         yield Prompt(layout, tuple(entry.features for entry in entries), entries, foreign)

@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import eval.published
-from engine.families.base import Grid
+from engine.families.span import grid_span
 from engine.passes.compile import compile_image
 from engine.passes.forward import Work
 from engine.passes.kv import KVPool
@@ -49,12 +49,14 @@ def test_text_chunks_go_through_the_engine_as_images(llama: Llama) -> None:
     pool = KVPool(llama.shape, llama.dtype, llama.device)
     chunks = [[5, 6, 7, 8], [9, 10, 11, 12, 13]]
     marked = [2, 3, 0, 4, 0, 14, 15]
-    ids, spans = place(marked, 0, [(i, 1, len(chunk)) for i, chunk in enumerate(chunks)])
+    ids, spans = place(marked, 0, [(i, grid_span(0, 1, len(chunk))) for i, chunk in enumerate(chunks)])
     positions, following = positions_of(len(ids), spans)
     assert positions[2].tolist() == list(range(len(ids))) and following == len(ids)
     layout = PromptLayout(ids, spans, positions, following, tail_query(ids, positions, spans[-1].stop), ())
     features = [llama.embed(torch.tensor(chunk))[None] for chunk in chunks]
-    entries = [compile_image(llama, pool, [2], found, Grid(1, found.shape[1]), Work()) for found in features]
+    entries = [
+        compile_image(llama, pool, [2], found, grid_span(0, 1, found.shape[1]), Work()) for found in features
+    ]
     plain = ids.copy()
     for span, chunk in zip(spans, chunks, strict=True):
         plain[span.start : span.stop] = chunk

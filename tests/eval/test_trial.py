@@ -18,8 +18,8 @@ def alone(bench: Bench, prompt: Prompt, arm: str, ratio: float) -> torch.Tensor:
     policy = next(a for a in ARMS if a.name == arm).make(7)
     layout = prompt.layout
     if policy.question is not None:
-        grids = [bench.family.grid(p.shape[1], p.shape[0]) for p in PICTURES]
-        layout = bench.prompt.layout(SHIFTED, grids, "Is it raining there?")
+        shapes = [bench.family.span(p.shape[1], p.shape[0]) for p in PICTURES]
+        layout = bench.prompt.layout(SHIFTED, shapes, "Is it raining there?")
     kv = bench.pool._allocate(layout.length + 100)
     return (
         Prefill(bench.family, kv, layout, prompt.features, Work()).reuse(prompt.entries, policy, ratio).logits

@@ -71,11 +71,11 @@ def test_deviation_measures() -> None:
 @torch.no_grad()
 def test_the_wrong_query_never_hears_the_user(bench: Bench) -> None:
     """Whatever was asked, the same tokens are chosen; CONDUIT, whose rule it is, hears the difference."""
-    grids = [bench.family.grid(p.shape[1], p.shape[0]) for p in PICTURES]
+    shapes = [bench.family.span(p.shape[1], p.shape[0]) for p in PICTURES]
     entries = [bench.entry(p) for p in PICTURES]
 
     def chosen(policy: SelectingPolicy, question: str) -> list[int]:
-        layout = bench.prompt.layout([said("system", "x"), user(0, 1, 2, question)], grids, policy.question)
+        layout = bench.prompt.layout([said("system", "x"), user(0, 1, 2, question)], shapes, policy.question)
         prefill = bench.prefill(layout, PICTURES)
         return list(prefill.choose(prefill.restore(entries, policy, 0.2), policy, 0.2))
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from engine.errors import InvalidPrompt
+from engine.families.span import grid_span
 from engine.messages import ImagePart, Message, TextPart
 from engine.prompt.chat import MARK
 from engine.prompt.layout import place, positions_of
@@ -24,15 +25,15 @@ def query_text(bench: Bench, messages: list[Message], images: int) -> str:
     return text
 
 
-def test_spans_come_from_grids_so_adjacent_images_stay_apart() -> None:
-    ids, spans = place([1, 9, 9, 2], 9, [(0, 2, 2), (1, 1, 3)])
+def test_spans_come_from_shapes_so_adjacent_images_stay_apart() -> None:
+    ids, spans = place([1, 9, 9, 2], 9, [(0, grid_span(9, 2, 2)), (1, grid_span(9, 1, 3))])
     assert ids.tolist() == [1, 9, 9, 9, 9, 9, 9, 9, 2]
     assert [(span.image, span.start, span.tokens) for span in spans] == [(0, 1, 4), (1, 5, 3)]
 
 
 def test_positions_by_hand() -> None:
     """Text 0, image of 2 x 3 at 1, text from 1 + 3."""
-    _, spans = place([1, 9, 2, 3], 9, [(0, 2, 3)])
+    _, spans = place([1, 9, 2, 3], 9, [(0, grid_span(9, 2, 3))])
     positions, following = positions_of(9, spans)
     assert positions[0].tolist() == [0, 1, 1, 1, 1, 1, 1, 4, 5]
     assert positions[1].tolist() == [0, 1, 1, 1, 2, 2, 2, 4, 5]
@@ -97,7 +98,7 @@ def test_an_image_between_two_texts_keeps_them_apart(bench: Bench) -> None:
 
 def test_a_placeholder_without_an_image_is_refused() -> None:
     with pytest.raises(InvalidPrompt, match="placeholder"):
-        place([1, 9, 9], 9, [(0, 1, 1)])
+        place([1, 9, 9], 9, [(0, grid_span(9, 1, 1))])
 
 
 @pytest.mark.parametrize(
