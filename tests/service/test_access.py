@@ -10,7 +10,7 @@ import pytest
 from service.http.tenancy import namespace
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine
-from tests.service.pictures import data_url, plain
+from tests.service.images.pictures import data_url, plain
 from tests.service.test_chat_refusals import refused
 
 RED = data_url(plain())

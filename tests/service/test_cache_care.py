@@ -12,7 +12,7 @@ import pytest
 from store.errors import StoreError
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine, fails
-from tests.service.pictures import data_url, plain
+from tests.service.images.pictures import data_url, plain
 from tests.service.serving import eventually
 from tests.service.test_chat import events
 from tests.service.test_chat_refusals import refused

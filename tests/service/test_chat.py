@@ -12,7 +12,7 @@ import pytest
 
 from engine.messages import Failed, ImagePart, TextDelta, TextPart, TokenLogprob
 from tests.service.fake_engine import FakeEngine, accepted, fails, finished
-from tests.service.pictures import data_url, plain
+from tests.service.images.pictures import data_url, plain
 from tests.service.serving import eventually
 
 QUESTION = "What is the total?"

@@ -15,7 +15,7 @@ from service.chat.schemas import UNSUPPORTED, ChatRequest
 from service.errors import ERROR_TABLE, RequestError
 from service.http.validation import parse_body
 from tests.service.fake_engine import FakeEngine
-from tests.service.pictures import data_url, plain
+from tests.service.images.pictures import data_url, plain
 from tests.service.serving import eventually
 
 RED = data_url(plain())

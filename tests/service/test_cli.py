@@ -17,7 +17,7 @@ from service.cli.report import age, binary
 from service.settings import Settings, SettingsError
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine, accepted, fails
-from tests.service.pictures import data_url, plain
+from tests.service.images.pictures import data_url, plain
 
 KEYS = [f"{i:064x}" for i in range(3)]
 

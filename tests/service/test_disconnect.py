@@ -12,7 +12,7 @@ import pytest
 from engine.messages import TextDelta
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine, accepted, says
-from tests.service.pictures import data_url, plain
+from tests.service.images.pictures import data_url, plain
 from tests.service.serving import Host, eventually
 
 RED = data_url(plain())

@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine
-from tests.service.pictures import data_url, encode
+from tests.service.images.pictures import data_url, encode
 from tests.service.serving import Host, eventually
 
 

@@ -16,7 +16,7 @@ import yaml  # type: ignore[import-untyped]
 
 from service.errors import ERROR_TABLE
 from tests.service.conftest import Start
-from tests.service.pictures import data_url, plain
+from tests.service.images.pictures import data_url, plain
 
 FOLDER = Path(__file__).parents[2] / "docker" / "observability"
 METRIC = re.compile(r"\bconduit_[a-z0-9_]+")

@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from engine.messages import Failed, TextDelta
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine, accepted, fails
-from tests.service.pictures import data_url, plain
+from tests.service.images.pictures import data_url, plain
 from tests.service.serving import eventually
 
 MESSAGES: list[ChatCompletionMessageParam] = [

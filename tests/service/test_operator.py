@@ -17,7 +17,7 @@ from service.observability.logs import JsonFormatter, TextFormatter
 from service.version import VERSION
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine
-from tests.service.pictures import data_url, plain
+from tests.service.images.pictures import data_url, plain
 from tests.service.serving import eventually
 from tests.service.test_chat_refusals import refused
 

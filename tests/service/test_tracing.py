@@ -8,7 +8,7 @@ from engine.messages import GenerateRequest
 from engine.tracing import current_traceparent
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine, Step, says
-from tests.service.pictures import data_url, plain
+from tests.service.images.pictures import data_url, plain
 from tests.service.serving import eventually
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

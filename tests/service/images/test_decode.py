@@ -14,7 +14,7 @@ from PIL import Image
 from service.errors import ImageError
 from service.images.data_url import decode_base64, decode_data_url
 from service.images.decode import decode_image
-from tests.service.pictures import encode, noisy, plain, png_header
+from tests.service.images.pictures import encode, noisy, plain, png_header
 
 FORMATS = ("jpeg", "png", "webp", "gif", "bmp")
 PIXELS = 40_000_000

@@ -21,7 +21,7 @@ from service.errors import ImageError
 from service.images.addresses import HostPolicy, SystemResolver, is_public
 from service.images.fetch import Fetched, Fetcher, Validators
 from tests.service.fake_engine import FakeEngine
-from tests.service.pictures import data_url, noisy, plain
+from tests.service.images.pictures import data_url, noisy, plain
 from tests.service.serving import Host, eventually, http, redirect
 from tests.service.test_chat_refusals import refused
 

@@ -14,7 +14,7 @@ from service.images.fetch import Validators
 from service.images.known_images import KnownImage, UploadIndex, UrlIndex
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine
-from tests.service.pictures import data_url, encode, plain
+from tests.service.images.pictures import data_url, encode, plain
 from tests.service.serving import Answer, Host, http
 
 RED, BLUE = plain((255, 0, 0)), plain((0, 0, 255))
