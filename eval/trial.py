@@ -84,6 +84,7 @@ class Trial:
                 isinstance(policy, SelectingPolicy)
                 and policy.keeps_exact
                 and policy.refresh_text
+                and policy.correction == "none"
                 and ratio < 1
             ):
                 slots = self._asked(policy).choose(candidates, policy, ratio)

@@ -15,13 +15,15 @@ import torch
 
 from engine.families.base import Family
 from engine.passes.attention import Causal, by_order
-from engine.passes.forward import Rows, Work, run_rows
+from engine.passes.correction import Corrected
+from engine.passes.forward import Capture, Rows, Work, run_rows
 from engine.passes.kv import RequestKV
 from engine.passes.layerwise import ShrinkingPass
 from engine.passes.probe import Candidates, Prober, candidates_of
 from engine.passes.restore import restore
 from engine.passes.rows import PromptRows
 from engine.policies.base import LayerwisePolicy, Policy, Probe, SelectingPolicy, budget
+from engine.policies.corrections import CORRECTIONS, Correction
 from engine.prompt.layout import Ints, PromptLayout, own_text_slots
 from store.records.entry import ImageKV
 
@@ -68,7 +70,8 @@ class Prefill:
         if isinstance(policy, LayerwisePolicy) and ratio < 1:
             return self.shrink(candidates, policy, ratio)
         if isinstance(policy, SelectingPolicy):
-            return self.refresh(candidates, self.choose(candidates, policy, ratio), policy.refresh_text)
+            chosen = self.choose(candidates, policy, ratio)
+            return self.refresh(candidates, chosen, policy.refresh_text, CORRECTIONS[policy.correction])
         return self.refresh(candidates, candidates.slots, policy.refresh_text)
 
     def restore(self, entries: Sequence[ImageKV], policy: Policy, ratio: float) -> Candidates:
@@ -77,10 +80,17 @@ class Prefill:
         exact = self.layout.exact if policy.keeps_exact and ratio < 1 else ()
         return candidates_of(self.layout, entries, exact, self.family.device)
 
-    def refresh(self, candidates: Candidates, chosen: Ints, all_text: bool) -> Prefilled:
-        """Compute the rows at `chosen` slots and the text (all of it, or what stands behind the last image)."""
+    def refresh(
+        self, candidates: Candidates, chosen: Ints, all_text: bool, correction: Correction | None = None
+    ) -> Prefilled:
+        """Compute the rows at `chosen` slots and the text (all of it, or what stands behind the last image), and let
+        `correction` move the candidates that are left."""
         text = self.layout.text_slots() if all_text else self.layout.tail()
-        logits = self._pass(np.sort(np.concatenate((chosen, self._own_text(chosen), text))))
+        slots = np.sort(np.concatenate((chosen, self._own_text(chosen), text)))
+        watch = None
+        if correction is not None and 0 < len(chosen) < len(candidates):
+            watch = Corrected(correction, self.kv, self.prompt_rows.rope, candidates, slots, chosen)
+        logits = self._pass(slots, watch)
         return self._prefilled(logits, candidates, chosen, np.ones(len(chosen)))
 
     def shrink(self, candidates: Candidates, policy: LayerwisePolicy, ratio: float) -> Prefilled:
@@ -118,12 +128,12 @@ class Prefill:
         chosen: Ints = candidates.slots[policy.select(found, count).cpu().numpy()]
         return chosen
 
-    def _pass(self, slots: Ints) -> torch.Tensor:
+    def _pass(self, slots: Ints, watch: Capture | None = None) -> torch.Tensor:
         """Run the rows at ascending `slots`; the last one gives the logits."""
         rows = self.prompt_rows.at(slots)
         everything = len(slots) == self.layout.length
         attention = Causal(len(slots)) if everything else by_order(rows.slots, self.family.shape.group)
-        hidden = run_rows(self.family, self.kv, rows, attention, self.work)
+        hidden = run_rows(self.family, self.kv, rows, attention, self.work, watch)
         return self.family.logits(hidden)[0]
 
     def _prefilled(

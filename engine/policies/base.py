@@ -10,13 +10,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
 import torch
 
 from engine.errors import InvalidRefreshRatio, UnknownPolicy
 from engine.families.base import ModelShape
+from engine.policies import options
+from engine.policies.corrections import CORRECTIONS
 
 EMPTY = torch.empty(0)
 # Keeps a shortlist of a tiny budget from being tiny.
@@ -109,10 +111,22 @@ class Policy:
         return None
 
 
+@dataclass(frozen=True, slots=True)
 class SelectingPolicy(Policy):
-    """Chooses one set of tokens, which is then computed at every layer."""
+    """Chooses one set of tokens, which is then computed at every layer.
 
-    __slots__ = ()
+    correction: what is done to the tokens that were not chosen, by name: "none", or "shift", which moves them by the
+    shrunk mean of what their image's chosen tokens have moved by (`engine.policies.corrections`).
+    """
+
+    correction: str = field(default="none", kw_only=True)
+
+    def __post_init__(self) -> None:
+        options.one_of(self.name, "correction", self.correction, tuple(CORRECTIONS))
+        self.check()
+
+    def check(self) -> None:
+        """Raises `UnknownPolicy` where a value of the policy's own options is none."""
 
     def plan(self, shape: ModelShape, images: int) -> ScorePlan | None:
         """None where the choice needs no scores."""
@@ -165,7 +179,7 @@ def make_policy(name: str, options: Mapping[str, object]) -> AnyPolicy:
             raise UnknownPolicy(
                 f"cache.options: policy {name!r} has no option {option!r}; known are {listed}"
             )
-    return kind(**options)
+    return kind(**options)  # type: ignore[arg-type]
 
 
 def budget(ratio: float, candidates: int) -> int:

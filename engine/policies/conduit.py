@@ -49,7 +49,7 @@ class Conduit(SelectingPolicy):
 
     name: ClassVar[str] = "conduit"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         options.number(self.name, "image_weight", self.image_weight, 0, 1)
         options.one_of(self.name, "value_mode", self.value_mode, VALUE_MODES)
         options.whole_list(self.name, "score_layers", self.score_layers, SCORE_LAYERS)

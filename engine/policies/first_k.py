@@ -27,7 +27,7 @@ class FirstK(SelectingPolicy):
 
     name: ClassVar[str] = "first_k"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         options.whole(self.name, "tokens", self.tokens, 0, MOST_TOKENS)
         options.one_of(self.name, "spread", self.spread, SPREADS)
 

@@ -40,7 +40,7 @@ class Impact(SelectingPolicy):
 
     name: ClassVar[str] = "impact"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         options.number(self.name, "image_damping", self.image_damping, 0, 1)
         options.whole_list(self.name, "score_layers", self.score_layers, SCORE_LAYERS)
         options.counted(self.name, "query_span", self.query_span, QUERY_SPANS, "last_")

@@ -22,7 +22,7 @@ class ProphetKV(SelectingPolicy):
 
     name: ClassVar[str] = "prophetkv"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         options.whole_list(self.name, "score_layers", self.score_layers, SCORE_LAYERS)
 
     def plan(self, shape: ModelShape, images: int) -> ScorePlan | None:

@@ -22,7 +22,7 @@ class Random(SelectingPolicy):
 
     name: ClassVar[str] = "random"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         options.whole(self.name, "seed", self.seed, 0, LARGEST_SEED)
 
     def select(self, probe: Probe, budget: int) -> torch.Tensor:

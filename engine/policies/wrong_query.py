@@ -24,7 +24,7 @@ class WrongQuery(SelectingPolicy):
 
     name: ClassVar[str] = "wrong_query"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         options.text(self.name, "text", self.text)
 
     @property

@@ -18,6 +18,7 @@ from engine.passes.forward import Work
 from engine.passes.probe import Candidates
 from engine.passes.refresh import Prefill, Prefilled, slots_needed
 from engine.policies.base import LayerProbe, LayerwisePolicy, Policy, SelectingPolicy
+from engine.policies.corrections import CORRECTIONS
 from engine.policies.known import POLICIES, make_policy
 from engine.prompt.layout import Ints, PromptLayout
 from store.records.entry import ImageKV
@@ -38,8 +39,19 @@ VARIANTS: dict[str, tuple[Options, ...]] = {
     "cacheblend": ({"variant": "original"}, {"variant": "original", "measure": "keys"}),
     "first_k": ({"spread": "share"},),
 }
-ARMS: list[Arm] = [(name, {}) for name in sorted(POLICIES)] + [
-    (name, options) for name, variants in VARIANTS.items() for options in variants
+# Every correction of every selecting policy that leaves something to correct, and of the paper's text passes.
+CORRECTED: list[Arm] = [
+    (name, {**options, "correction": correction})
+    for correction in CORRECTIONS
+    for name, options in [*((name, {}) for name in sorted(POLICIES)), ("conduit", PAPER)]
+    if correction != "none"
+    and issubclass(POLICIES[name], SelectingPolicy)
+    and POLICIES[name].fixed_ratio is None
+]
+ARMS: list[Arm] = [
+    *((name, {}) for name in sorted(POLICIES)),
+    *((name, options) for name, variants in VARIANTS.items() for options in variants),
+    *CORRECTED,
 ]
 WITH_RATIO = [(n, o) for n, o in ARMS if POLICIES[n].fixed_ratio is None]
 # MPIC-k and LegoLink-k refresh a fixed number of tokens, whatever the ratio between its ends is.

@@ -142,7 +142,7 @@ def test_T11_of_equal_scores_the_lower_slot_wins(name: str, options: Options) ->
     assert policy.select(probe, 4).tolist() == [0, 1, 2, 3]
 
 
-@named(SELECTING)
+@named([(name, options) for name, options in SELECTING if "correction" not in options])
 def test_T15_what_the_policy_selects_is_computed_and_no_other(
     bench: Bench, name: str, options: Options
 ) -> None:
@@ -158,6 +158,32 @@ def test_T15_what_the_policy_selects_is_computed_and_no_other(
     change = (refreshed.kv.keys[-1] - stored.kv.keys[-1])[:, candidates.slots].abs().amax((0, 2))
     computed = torch.nonzero(change > 1e-6).flatten()
     assert computed.tolist() == policy.select(found, count).tolist()
+
+
+@named(
+    [(name, options) for name, options in SELECTING if "correction" in options and "preset" not in options]
+)
+def test_a_correction_changes_no_choice_and_moves_the_images_of_the_chosen_only(
+    bench: Bench, name: str, options: Options
+) -> None:
+    """At the first layer with context, where every row's own keys and values are the same with and without."""
+    policy = make_policy(name, options)
+    assert isinstance(policy, SelectingPolicy)
+    asked = ask(bench, SHIFTED, policy)
+    stored, candidates = asked.restored(policy, 0.05)
+    chosen = stored.choose(candidates, policy, 0.05)
+    plain, _ = asked.run(dataclasses.replace(policy, correction="none"), 0.05)
+    moved, _ = asked.run(policy, 0.05)
+    told = {span for span in candidates.spans if ((chosen >= span.start) & (chosen < span.stop)).any()}
+    for span in candidates.spans:
+        others = [slot for slot in range(span.start, span.stop) if slot not in set(chosen.tolist())]
+        for one, other in ((plain.kv.keys, moved.kv.keys), (plain.kv.values, moved.kv.values)):
+            assert torch.equal(one[0], other[0])
+            change = (one[1] - other[1])[:, others].abs().amax((0, 2))
+            assert bool((change > 1e-6).all()) == (span in told) and bool((change > 0).any()) == (
+                span in told
+            )
+    assert torch.allclose(plain.kv.keys[1][:, chosen], moved.kv.keys[1][:, chosen], atol=1e-5)
 
 
 @named(LAYERWISE)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from engine.families.base import Rope
+from engine.families.base import Projection, Rope
 from engine.passes.refresh import Prefill
-from engine.prompt.layout import Ints
+from engine.prompt.layout import ImageSpan, Ints
+from store.records.entry import ImageKV
 
 
 def turned(x: torch.Tensor, rope: Rope) -> torch.Tensor:
@@ -44,17 +45,49 @@ def first_layer_weights(prefill: Prefill, asking: torch.Tensor, visible: torch.T
     return weights(queries, turned(projected.keys, rows.rope), visible)
 
 
-def run_plainly(prefill: Prefill, slots_by_layer: Sequence[Ints]) -> torch.Tensor:
-    """Compute the rows at `slots_by_layer[layer]` over what `prefill` holds; returns the last row's logits [vocab]."""
+def run_plainly(
+    prefill: Prefill, slots_by_layer: Sequence[Ints], shifted: Sequence[tuple[ImageSpan, ImageKV]] = ()
+) -> torch.Tensor:
+    """Compute the rows at `slots_by_layer[layer]` over what `prefill` holds; returns the last row's logits [vocab]. The
+    other rows of `shifted` images are moved behind layer 0 as correction "shift" says."""
     family, kv, length = prefill.family, prefill.kv, prefill.layout.length
     rows = prefill.rows(np.arange(length))
     hidden = rows.hidden.clone()
     for layer, computed in enumerate(slots_by_layer):
         slots = torch.as_tensor(computed)
         projected, rope = family.project(layer, hidden[slots]), rows.rope.at(slots)
+        for span, entry in shifted if layer else ():
+            shift_plainly(prefill, layer, slots, projected, span, entry)
         kv.keys[layer][:, slots] = turned(projected.keys, rope)
         kv.values[layer][:, slots] = projected.values
         queries, values = turned(projected.queries, rope), kv.values[layer, :, :length]
         attention = weights(queries, kv.keys[layer, :, :length], up_to(slots, length))
         hidden[slots] = family.finish(layer, hidden[slots], attention @ repeated(values, queries))
     return family.logits(hidden[-1:])[0]
+
+
+def shift_plainly(
+    prefill: Prefill,
+    layer: int,
+    slots: torch.Tensor,
+    projected: Projection,
+    span: ImageSpan,
+    entry: ImageKV,
+) -> None:
+    """Rows of an image not computed: stored + sum of (computed - stored) / (n + 2), keys before rotation."""
+    computed = [int(slot) for slot in slots if span.start <= slot < span.stop]
+    if not computed:
+        return
+    row = {int(slot): number for number, slot in enumerate(slots)}
+    for slot in set(range(span.start, span.stop)) - set(computed):
+        at = slot - span.start
+        key, value = entry.keys[layer][:, at].float(), entry.values[layer][:, at].float()
+        for other in computed:
+            stored = other - span.start
+            key = key + (projected.keys[:, row[other]] - entry.keys[layer][:, stored]) / (len(computed) + 2)
+            value = value + (projected.values[:, row[other]] - entry.values[layer][:, stored]) / (
+                len(computed) + 2
+            )
+        rope = prefill.prompt_rows.rope.at(slice(slot, slot + 1))
+        prefill.kv.keys[layer][:, slot] = turned(key[:, None], rope)[:, 0]
+        prefill.kv.values[layer][:, slot] = value

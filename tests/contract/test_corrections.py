@@ -1,0 +1,103 @@
+"""Correction "shift" in what the contract of all policies (`tests/contract`) does not ask: dtypes, codecs, sums."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from engine.families.base import Rope
+from engine.families.qwen2_5_vl import Qwen25VL
+from engine.families.span import line_span
+from engine.passes.correction import Corrected
+from engine.passes.kv import KVPool, RequestKV
+from engine.passes.probe import Candidates
+from engine.policies.corrections import shift
+from engine.policies.known import make_policy
+from engine.prompt.chat import ChatPrompt
+from engine.prompt.layout import ImageSpan
+from store.codecs.protocol import codec_named
+from store.records.entry import ImageKV
+from tests.contract.arms import Asked, ask
+from tests.contract.test_policies import computed_rows
+from tests.engine.conftest import SHIFTED, Bench
+from tests.engine.plain import run_plainly
+
+pytestmark = pytest.mark.usefixtures("no_grad")
+
+SHIFT = make_policy("impact", {"correction": "shift"})
+
+
+@pytest.fixture(scope="module")
+def half(tiny_path: Path) -> Bench:
+    """The tiny model in bfloat16."""
+    family = Qwen25VL.load(str(tiny_path), None, torch.bfloat16, "cpu")
+    prompt = ChatPrompt(AutoTokenizer.from_pretrained(tiny_path), family.image_token)
+    return Bench(family, prompt, KVPool(family.shape, family.dtype, family.device))
+
+
+def largest_distance(asked: Asked, ratio: float) -> float:
+    """Between a request's KV and that of the plain reference."""
+    prefill, _ = asked.run(SHIFT, ratio)
+    plain, candidates = asked.restored(SHIFT, ratio)
+    shifted = tuple(zip(candidates.spans, candidates.entries, strict=True))
+    run_plainly(plain, computed_rows(asked, SHIFT, ratio), shifted)
+    length = asked.layout.length
+    pairs = ((prefill.kv.keys, plain.kv.keys), (prefill.kv.values, plain.kv.values))
+    return max(float((a - b)[:, :, :length].float().abs().max()) for a, b in pairs)
+
+
+@pytest.mark.parametrize("codec", ["raw", "int8", "int4"])
+def test_entries_of_every_codec_are_corrected_from_what_they_hold(bench: Bench, codec: str) -> None:
+    asked = ask(bench, SHIFTED, SHIFT)
+    asked = dataclasses.replace(asked, entries=[codec_named(codec).roundtrip(e) for e in asked.entries])
+    assert largest_distance(asked, 0.3) < 1e-4
+
+
+def test_bfloat16_equals_the_plain_reference_to_its_rounding(half: Bench) -> None:
+    asked = ask(half, SHIFTED, SHIFT)
+    reach = max(float(entry.keys.float().abs().max()) for entry in asked.entries)
+    assert largest_distance(asked, 0.3) < reach * 2**-5
+
+
+def test_later_rows_of_the_same_image_have_a_say_and_those_of_others_none(bench: Bench) -> None:
+    """The chosen ones are the last two of the first image and one of the second."""
+    asked = ask(bench, SHIFTED, SHIFT)
+    first, second, third = asked.layout.spans
+    chosen = np.asarray([first.stop - 2, first.stop - 1, second.start])
+    moved = []
+    for correction in (None, shift):
+        prefill, candidates = asked.restored(SHIFT, 0.3)
+        prefill.refresh(candidates, chosen, True, correction)
+        moved.append(prefill.kv.keys[1])
+    change = (moved[1] - moved[0]).abs().amax((0, 2))
+    assert bool((change[first.start : first.stop - 2] > 1e-6).all())
+    assert bool((change[second.start + 1 : second.stop] > 1e-6).all())
+    assert float(change[third.start : third.stop].max()) == 0
+    assert float(change[: first.start].max()) == 0
+
+
+def test_few_rows_move_others_by_less() -> None:
+    moved = torch.ones(1, 4, 2)
+    image = torch.tensor([0, 2, 2, 2])
+    assert shift(moved, image, 4)[:, 0, 0].tolist() == pytest.approx([1 / 3, 0, 3 / 5, 0])
+
+
+def test_sums_of_bfloat16_are_float32() -> None:
+    """A thousand rows move by 64 and back by 63.75 in turn: in bfloat16 the sum would lose the difference."""
+    tokens, chosen = 1001, np.arange(1000)
+    turn = torch.tensor([64.0, -63.75]).repeat(500)[None, :, None].expand(1, 1000, 4).bfloat16()
+    zeros = torch.zeros(2, 1, tokens, 4, dtype=torch.bfloat16)
+    entry = ImageKV(zeros, zeros, zeros[0], torch.zeros(2, tokens))
+    kv = RequestKV(zeros.clone(), zeros.clone())
+    rope = Rope(torch.ones(tokens, 4).bfloat16(), torch.zeros(tokens, 4).bfloat16())
+    span = ImageSpan(0, 0, line_span(0, [0] * tokens))
+    candidates = Candidates((span,), (entry,), np.arange(tokens), torch.zeros(tokens, dtype=torch.long))
+    Corrected(shift, kv, rope, candidates, chosen, chosen)(1, turn, turn)
+    wanted = torch.tensor(0.125 * 1000 / 1002).bfloat16()
+    assert kv.keys.dtype == torch.bfloat16 and torch.equal(kv.values[1, 0, -1], wanted.expand(4))
+    assert torch.equal(kv.keys[1, 0, -1], wanted.expand(4)) and not kv.keys[0].any()
