@@ -20,7 +20,7 @@ from pydantic import (
     TypeAdapter,
 )
 
-_TENANT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+TENANT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _HOST: Final = re.compile(
     r"(?P<wild>\*\.)?(?:[\w-]+(?:\.[\w-]+)*|[0-9a-f]*:[0-9a-f:.]*:[0-9a-f.]*|\[[0-9a-f:.]+\](?=:))(?::(?P<port>\d{1,5}))?",
     re.IGNORECASE,
@@ -51,7 +51,7 @@ def _parse_api_key(value: object) -> object:
     if not isinstance(value, str):
         return value
     name, _, secret = value.partition(":")
-    if not _TENANT_NAME.fullmatch(name) or len(secret) < 8:
+    if not TENANT_NAME.fullmatch(name) or len(secret) < 8:
         raise ValueError(
             "expected name:key with a name of letters, digits, '.', '_', '-' and 8 or more characters of key"
         )

@@ -22,13 +22,14 @@ _log = logging.getLogger(__name__)
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 ADMIN_PREFIX: Final = "/v1/cache/"
 CHAT_PREFIX: Final = "/v1/chat"
+METRICS_PATH: Final = "/metrics"
 HEALTH_PATHS: Final = frozenset({"/livez", "/readyz", "/health"})
 
 
 class Access:
     """Which paths are open. Everything is closed once there are keys, a path that does not exist included, so
     that a new route is closed until somebody opens it; except health and the paths `public` (with a trailing
-    slash: what is below)."""
+    slash: what is below). The store's routes and the metrics are the operator's as soon as there is any key."""
 
     def __init__(self, keys: KeyRing, public: frozenset[str]) -> None:
         self._keys = keys
@@ -38,18 +39,22 @@ class Access:
     def needs_key(self, path: str) -> bool:
         if self._keys.open or path in self._public or path.startswith(self._below):
             return False
-        return self._keys.has_tenants or path.startswith(ADMIN_PREFIX)
+        return self._keys.has_tenants or _is_operators(path)
 
     def refusal(self, path: str, key: str | None) -> str | None:
         """The code of the error for who asks with `key`, None if he may."""
         if not self.needs_key(path):
             return None
         admin = self._keys.is_admin(key)
-        if path.startswith(ADMIN_PREFIX):
+        if _is_operators(path):
             return None if admin else "invalid_api_key" if key is None else "admin_key_required"
         if self._keys.tenant(key) is not None or (admin and not path.startswith(CHAT_PREFIX)):
             return None
         return "invalid_api_key"
+
+
+def _is_operators(path: str) -> bool:
+    return path.startswith(ADMIN_PREFIX) or path == METRICS_PATH
 
 
 class Gatekeeper:
@@ -101,7 +106,7 @@ class Gatekeeper:
             "status": status,
             "seconds": round(seconds, 6),
         }
-        quiet = scope["path"] in HEALTH_PATHS or scope["path"] == "/metrics"
+        quiet = scope["path"] in HEALTH_PATHS or scope["path"] == METRICS_PATH
         _log.log(logging.DEBUG if quiet else logging.INFO, "request", extra=fields)
 
 

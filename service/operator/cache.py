@@ -10,14 +10,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from service.context import Services
+from service.errors import RequestError
 from service.http.openapi import error_answers, reads
-from service.http.tenancy import DEFAULT_TENANT, namespace
+from service.http.tenancy import namespace
 from service.http.validation import read_body
 from service.images.reference import ImageReference, PlacedImage
 from service.observability.audit import audit
 from service.operator.answer_schemas import LookupBody
 from service.operator.entry_key import EntryKey, checked_key, no_entry
 from service.operator.schemas import ClearRequest, EntryQuery, EvictRequest, LookupRequest
+from service.operator.tenant import tenant_meant
+from service.operator.unread import NEITHER, NO_BODY, NO_QUERY
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, StoreStats
 
 _STATS: Final = TypeAdapter(StoreStats)
@@ -31,19 +34,21 @@ def cache_router(services: Services) -> APIRouter:
     """The cache routes over `services`."""
     endpoint = CacheEndpoint(services)
     router = APIRouter(prefix="/v1/cache", tags=["cache"], responses=dict(_ERRORS))
-    get: dict[str, Any] = {"methods": ["GET"]}
+    get: dict[str, Any] = {"methods": ["GET"], "dependencies": NEITHER}
+    listing = {**get, "dependencies": NO_BODY}
     router.add_api_route("/stats", endpoint.stats, response_model=StoreStats, **get)
-    router.add_api_route("/entries", endpoint.entries, response_model=EntryPage, **get)
+    router.add_api_route("/entries", endpoint.entries, response_model=EntryPage, **listing)
     router.add_api_route("/entries/{key}", endpoint.entry, response_model=EntryInfo, **get)
-    router.add_api_route("/entries/{key}", endpoint.delete, methods=["DELETE"], status_code=204)
+    router.add_api_route(
+        "/entries/{key}", endpoint.delete, methods=["DELETE"], status_code=204, dependencies=NEITHER
+    )
+    post: dict[str, Any] = {"methods": ["POST"], "dependencies": NO_QUERY}
     for path, handler, body, answer in (
         ("/evict", endpoint.evict, EvictRequest, EvictResult),
         ("/clear", endpoint.clear, ClearRequest, EvictResult),
         ("/lookup", endpoint.lookup, LookupRequest, LookupBody),
     ):
-        router.add_api_route(
-            path, handler, methods=["POST"], response_model=answer, openapi_extra=reads(body)
-        )
+        router.add_api_route(path, handler, response_model=answer, openapi_extra=reads(body), **post)
     return router
 
 
@@ -61,6 +66,7 @@ class CacheEndpoint:
 
     async def entries(self, query: Annotated[EntryQuery, Query()]) -> JSONResponse:
         """Entries that match, a page at a time. `cursor` of one page gives the next, null ends the list."""
+        await self._check_tier(query.tier)
         select = EntryFilter(query.tenant, query.model, query.tier, query.older_than, query.min_bytes)
         page = await self._cache.entries(select, query.cursor, query.limit)
         return JSONResponse(_PAGE.dump_python(page, mode="json"))
@@ -82,10 +88,19 @@ class CacheEndpoint:
     async def evict(self, request: Request) -> JSONResponse:
         """Remove the least recently used of the entries that match, or say which they are (`dry_run`)."""
         order = await read_body(request, EvictRequest, self._limits)
+        await self._check_tier(order.tier)
         select = EntryFilter(order.tenant, order.model, order.tier, order.older_than, order.min_bytes)
         result = await self._cache.evict(select, order.bytes, order.dry_run)
         audit(request, "evict", entries=len(result.keys), bytes=result.bytes, dry_run=result.dry_run)
         return JSONResponse(_EVICTED.dump_python(result, mode="json"))
+
+    async def _check_tier(self, name: str | None) -> None:
+        """A tier that does not exist holds nothing, which is no answer to a misspelt name."""
+        if name is None:
+            return
+        names = [tier.name for tier in (await self._cache.stats()).tiers]
+        if name not in names:
+            raise RequestError("invalid_request", f"'tier' must be one of {', '.join(names)}.", param="tier")
 
     async def clear(self, request: Request) -> JSONResponse:
         """Remove all entries, or all of one tenant. Those in use and, unless included, the pinned ones stay
@@ -99,7 +114,7 @@ class CacheEndpoint:
         """Is this image stored? The entry that a request with it would use, or null. Does not count as
         use."""
         order = await read_body(request, LookupRequest, self._limits)
-        tenant = namespace(order.tenant or DEFAULT_TENANT, order.salt)
+        tenant = namespace(tenant_meant(request, order.tenant), order.salt)
         (image,) = await self._images.load([PlacedImage(ImageReference(order.image), "image")], tenant)
         found = await self._cache.lookup(tenant, image.digest, image.width, image.height)
         entry = None if found is None else _ENTRY.dump_python(found, mode="json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from engine.errors import EngineError
 from engine.messages import Finished, GenerateRequest, ImageInput, ImagePart, Message, Sampling, TextPart
 from service.chat.answer import image_body
 from service.chat.generation import Generation
@@ -21,21 +23,26 @@ from service.context import Services
 from service.errors import RequestError, ServiceError, error_body
 from service.http.event_stream import DONE, PING, EventStream, event
 from service.http.openapi import error_answers, reads
-from service.http.tenancy import DEFAULT_TENANT, namespace
+from service.http.tenancy import namespace
 from service.http.validation import read_body
 from service.images.reference import ImageReference, PlacedImage
 from service.observability.audit import audit
 from service.operator.answer_schemas import CompactBody, QuotasBody
 from service.operator.entry_key import EntryKey, checked_key, no_entry
 from service.operator.schemas import PinRequest, QuotaRequest, WarmRequest
+from service.operator.tenant import tenant_meant
+from service.operator.unread import NEITHER, NO_QUERY
 from store.records.keys import owner
 from store.types import QuotaInfo, VerifyProgress
 
+_log = logging.getLogger(__name__)
 _QUOTA: Final = TypeAdapter(QuotaInfo)
 _QUOTAS: Final = TypeAdapter(tuple[QuotaInfo, ...])
 _PROGRESS: Final = TypeAdapter(VerifyProgress)
 _ERRORS: Final = error_answers(400, 401, 403, 404, 503)
 _REPORT_INTERVAL: Final = 0.2
+_MOST_SCRUBS: Final = 4
+"""At the same time; others wait for their turn. A worker keeps twice as many (`engine.serving.admin`)."""
 _WARM_PRIORITY: Final = LAST_PRIORITY + 1
 """Behind every request that somebody waits for."""
 
@@ -46,21 +53,23 @@ def cache_care_router(services: Services) -> APIRouter:
     router = APIRouter(prefix="/v1/cache", tags=["cache"], responses=dict(_ERRORS))
     add = router.add_api_route
     pin, quota = "/pins/{key}", "/quotas/{tenant}"
-    add(pin, care.pin, methods=["POST"], status_code=204, openapi_extra=reads(PinRequest))
-    add(pin, care.unpin, methods=["DELETE"], status_code=204)
-    add("/quotas", care.quotas, methods=["GET"], response_model=QuotasBody)
-    add(quota, care.quota, methods=["GET"], response_model=QuotaInfo)
-    add(quota, care.set_quota, methods=["PUT"], status_code=204, openapi_extra=reads(QuotaRequest))
-    add(quota, care.lift_quota, methods=["DELETE"], status_code=204)
-    add("/compact", care.compact, methods=["POST"], response_model=CompactBody)
+    sets: dict[str, Any] = {"status_code": 204, "dependencies": NO_QUERY}
+    plain: dict[str, Any] = {"dependencies": NEITHER}
+    add(pin, care.pin, methods=["POST"], openapi_extra=reads(PinRequest), **sets)
+    add(pin, care.unpin, methods=["DELETE"], status_code=204, **plain)
+    add("/quotas", care.quotas, methods=["GET"], response_model=QuotasBody, **plain)
+    add(quota, care.quota, methods=["GET"], response_model=QuotaInfo, **plain)
+    add(quota, care.set_quota, methods=["PUT"], openapi_extra=reads(QuotaRequest), **sets)
+    add(quota, care.lift_quota, methods=["DELETE"], status_code=204, **plain)
+    add("/compact", care.compact, methods=["POST"], response_model=CompactBody, **plain)
     stream: dict[str, Any] = {
         "methods": ["POST"],
         "response_model": None,
         "response_class": Response,
         "responses": {200: {"description": "Progress as events.", "content": {EventStream.media_type: {}}}},
     }
-    add("/verify", care.verify, **stream)
-    add("/warm", care.warm, openapi_extra=reads(WarmRequest), **stream)
+    add("/verify", care.verify, **plain, **stream)
+    add("/warm", care.warm, openapi_extra=reads(WarmRequest), dependencies=NO_QUERY, **stream)
     return router
 
 
@@ -71,6 +80,7 @@ class CacheCareEndpoint:
         self._services = services
         self._cache = services.client.cache
         self._limits = services.body_limits
+        self._scrubbing = asyncio.Semaphore(_MOST_SCRUBS)
 
     async def pin(self, key: EntryKey, request: Request) -> Response:
         """Keep an entry: evicted last for `ttl` seconds, or never."""
@@ -134,16 +144,17 @@ class CacheCareEndpoint:
         """Compute and store images before they are asked about, one after the other behind all other
         requests."""
         order = await read_body(request, WarmRequest, self._limits)
-        audit(request, "warm", images=len(order.images))
-        return self._stream(self._warm_events(order))
+        tenant = namespace(tenant_meant(request, order.tenant), order.salt)
+        audit(request, "warm", tenant_warmed=tenant, images=len(order.images))
+        return self._stream(self._warm_events(order, tenant))
 
     def _stream(self, events: AsyncGenerator[bytes, None]) -> EventStream:
-        return EventStream(events, AsyncExitStack(), {}, self._services.settings.ping_interval)
+        return EventStream(_ended(events), AsyncExitStack(), {}, self._services.settings.ping_interval)
 
     async def _verify_events(self) -> AsyncGenerator[bytes, None]:
         clock = asyncio.get_running_loop().time
         told, held_back = clock(), None
-        async with aclosing(self._cache.verify()) as reports:
+        async with self._scrubbing, aclosing(self._cache.verify()) as reports:
             async for report in reports:
                 if held_back is not None and (report.done or held_back.tier != report.tier):
                     yield event(_PROGRESS.dump_python(held_back, mode="json"))  # the last of its tier
@@ -152,10 +163,8 @@ class CacheCareEndpoint:
                 if report.done or clock() - told >= _REPORT_INTERVAL:
                     told, held_back = clock(), None
                     yield event(_PROGRESS.dump_python(report, mode="json"))
-        yield DONE
 
-    async def _warm_events(self, order: WarmRequest) -> AsyncGenerator[bytes, None]:
-        tenant = namespace(order.tenant or DEFAULT_TENANT, order.salt)
+    async def _warm_events(self, order: WarmRequest, tenant: str) -> AsyncGenerator[bytes, None]:
         yield PING
         for number, text in enumerate(order.images):
             place = PlacedImage(ImageReference(text), f"images[{number}]")
@@ -166,7 +175,6 @@ class CacheCareEndpoint:
                 yield event(
                     {"image": number, "failed": error_body(error.code, error.message, error.param)["error"]}
                 )
-        yield DONE
 
     async def _compute(self, image: ImageInput, tenant: str) -> dict[str, Any]:
         """Ask for one token about the image, which stores it as a side effect."""
@@ -185,3 +193,19 @@ class CacheCareEndpoint:
             async with aclosing(generation.output()) as output:
                 ends = [piece async for piece in output if isinstance(piece, Finished)]
         return image_body(ends[0].report.images[0])
+
+
+async def _ended(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """`events` with the end of every stream: what went wrong, if anything did, and `[DONE]`."""
+    try:
+        async with aclosing(events):
+            async for piece in events:
+                yield piece
+    except (ServiceError, EngineError) as error:
+        yield event(error_body(error.code, error.message))
+    except Exception:
+        _log.exception("an operator's stream failed")
+        yield event(
+            error_body("store_failed", "The store could not go on; the cause is in the server's log.")
+        )
+    yield DONE

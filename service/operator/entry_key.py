@@ -9,14 +9,14 @@ from fastapi import Path
 
 from service.errors import RequestError
 
-_KEY: Final = re.compile(r"[0-9a-f]{64}")
-EntryKey = Annotated[str, Path(json_schema_extra={"pattern": f"^{_KEY.pattern}$"})]
+KEY: Final = re.compile(r"[0-9a-f]{64}")
+EntryKey = Annotated[str, Path(json_schema_extra={"pattern": f"^{KEY.pattern}$"})]
 """A key as it stands in a path. It is checked by `checked_key`: what cannot be a key is one that nobody holds."""
 
 
 def checked_key(key: str) -> str:
     """`key` if it can be one of an entry. Raises what `no_entry` gives."""
-    if not _KEY.fullmatch(key):
+    if not KEY.fullmatch(key):
         raise no_entry()
     return key
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -11,18 +9,15 @@ from typing import Any, Final
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from engine.errors import EngineError
 from service.context import Services
 from service.errors import RequestError
 from service.http.openapi import error_answers
 from service.observability.metrics import CONTENT_TYPE
 from service.operator.answer_schemas import LivezBody, ModelBody, ModelsBody, ReadyzBody, VersionBody
+from service.operator.figures import StoreFigures
+from service.operator.public import for_strangers
 from service.version import VERSION
-from store.types import StoreStats
 
-_log = logging.getLogger(__name__)
-_STATS_PATIENCE: Final = 0.5
-"""Seconds. Probes give up after one."""
 _NOT_NOW: Final = "Not now; the body says why."
 _NO_MODEL: Final = error_answers(404)
 
@@ -57,6 +52,7 @@ class HealthEndpoint:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._figures = StoreFigures(services.client.cache)
         self._started = int(time.time())
 
     async def livez(self) -> JSONResponse:
@@ -69,23 +65,16 @@ class HealthEndpoint:
     async def readyz(self) -> JSONResponse:
         """200 if a request sent now would be worked on; else 503 with the reasons. `degraded` is what is wrong
         with the store or the model's reuse, without which requests are answered all the same."""
-        stats = await self._stats()
+        stats = await self._figures.recent()
         reasons = list(self._reasons())  # asked for last: a worker that hangs may have been noticed meanwhile
         degraded = ["the store gives no answer"] if stats is None else list(stats.degraded)
         degraded += self._services.client.status().degraded
-        body = {"status": "unready" if reasons else "ready", "reasons": reasons, "degraded": degraded}
+        body = {
+            "status": "unready" if reasons else "ready",
+            "reasons": [for_strangers(reason) for reason in reasons],
+            "degraded": [for_strangers(trouble) for trouble in degraded],
+        }
         return JSONResponse(body, 503 if reasons else 200)
-
-    async def _stats(self) -> StoreStats | None:
-        """None where the store hangs or fails: it must not take what else is known with it."""
-        try:
-            async with asyncio.timeout(_STATS_PATIENCE):
-                return await self._services.client.cache.stats()
-        except Exception as error:
-            # A worker that is being replaced is told of elsewhere, and probes come every second.
-            expected = isinstance(error, EngineError | TimeoutError)
-            _log.warning("the store gave no figures: %s", str(error) or "too slow", exc_info=not expected)
-            return None
 
     def _reasons(self) -> Iterator[str]:
         status, admission = self._services.client.status(), self._services.admission
@@ -105,7 +94,7 @@ class HealthEndpoint:
 
     async def metrics(self) -> Response:
         """Prometheus text."""
-        text = self._services.metrics.render(self._services.client.status(), await self._stats())
+        text = self._services.metrics.render(self._services.client.status(), await self._figures.now())
         return Response(text, media_type=CONTENT_TYPE)
 
     async def models(self) -> JSONResponse:

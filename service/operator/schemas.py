@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from service.http.wire import EXAMPLE_IMAGE, Salt, WireModel, conflict
+from service.operator.entry_key import KEY
+from service.setting_types import TENANT_NAME
+
+
+def like(pattern: re.Pattern[str], what: str) -> AfterValidator:
+    """A text that `pattern` matches whole; any other is refused as not `what`."""
+
+    def check(value: str) -> str:
+        if pattern.fullmatch(value) is None:
+            raise PydanticCustomError("unknown_variant", "{what}", {"what": what})
+        return value
+
+    return AfterValidator(check)
+
 
 Tenant = Annotated[str, Field(min_length=1, max_length=128)]
+TenantName = Annotated[str, like(TENANT_NAME, "a tenant's name: letters, digits, '.', '_' and '-'")]
+Cursor = Annotated[str, like(KEY, "the cursor of the page before")]
 
 
 class EntryQuery(BaseModel):
@@ -21,7 +39,7 @@ class EntryQuery(BaseModel):
     tier: str | None = None
     older_than: Annotated[float, Field(ge=0)] | None = None
     min_bytes: Annotated[int, Field(ge=0)] | None = None
-    cursor: Annotated[str, Field(max_length=512)] | None = None
+    cursor: Cursor | None = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
@@ -58,7 +76,7 @@ class LookupRequest(WireModel):
     """`image` as in a chat request; `tenant` and `salt` as those of the request that would use the entry."""
 
     image: Annotated[str, Field(examples=[EXAMPLE_IMAGE])]
-    tenant: Tenant | None = None
+    tenant: TenantName | None = None
     salt: Salt | None = None
 
 
@@ -85,7 +103,7 @@ class WarmRequest(WireModel):
     """Images to compute before they are asked about, for `tenant` and `salt`."""
 
     images: Annotated[list[str], Field(min_length=1, max_length=10_000, examples=[[EXAMPLE_IMAGE]])]
-    tenant: Tenant | None = None
+    tenant: TenantName | None = None
     salt: Salt | None = None
 
 

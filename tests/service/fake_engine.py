@@ -131,7 +131,10 @@ class FakeEngine:
         self.cache.held.clear()
         self.cache.limits.clear()
         self.cache.fault = None
+        self.cache.degraded = ()
         self.cache.scrub_pause = 0.0
+        self.cache.scrub_fault = None
+        self.cache.most_scrubs = 0
         self.requests: list[GenerateRequest] = []
         self.remember = True
         self.submitted = 0
@@ -205,7 +208,10 @@ class FakeCache:
         self.limits: dict[str, int] = {}
         self.fault: Exception | None = None
         self.scrub_pause = 0.0
-        self.scrubbing = False
+        self.degraded: tuple[str, ...] = ()
+        self.scrub_fault: Exception | None = None
+        self.scrubs = 0
+        self.most_scrubs = 0
 
     def put(self, key: str, **changes: object) -> EntryInfo:
         entry = EntryInfo(
@@ -235,7 +241,7 @@ class FakeCache:
             "memory", True, 1, 10, 12, 100, 5, {"absent": 2}, {"budget": 1}, {}, 50, 60, 0.1, 0.2
         )
         return StoreStats(
-            tiers=(tier,),
+            tiers=(tier, dataclasses.replace(tier, name="disk")),
             decoded=dataclasses.replace(tier, name="decoded"),
             compiles=2,
             joined=1,
@@ -243,7 +249,7 @@ class FakeCache:
             write_queue_bytes=0,
             writes_dropped={},
             leases=0,
-            degraded=(),
+            degraded=self.degraded,
         )
 
     async def entries(self, select: EntryFilter, cursor: str | None, limit: int) -> EntryPage:
@@ -300,18 +306,22 @@ class FakeCache:
             self.limits[tenant] = nbytes
 
     async def verify(self) -> AsyncGenerator[VerifyProgress, None]:
-        self.scrubbing = True
+        self.scrubs += 1
+        self.most_scrubs = max(self.scrubs, self.most_scrubs)
         try:
             for i in range(1, len(self.held) + 1):
                 await asyncio.sleep(self.scrub_pause)
                 yield VerifyProgress("memory", i, len(self.held), 4096 * i, {})
+            if self.scrub_fault is not None:
+                raise self.scrub_fault
             yield VerifyProgress("memory", len(self.held), len(self.held), 0, {"corrupt": 1}, done=True)
         finally:
-            self.scrubbing = False
+            self.scrubs -= 1
 
     async def compact(self) -> dict[str, int | str]:
         return {"memory": 0, "disk": "in use by another process"}
 
 
 def _matches(entry: EntryInfo, select: EntryFilter) -> bool:
-    return (select.tenant in (None, entry.tenant)) and (select.min_bytes or 0) <= entry.bytes
+    tier = select.tier is None or select.tier in entry.tiers
+    return tier and select.tenant in (None, entry.tenant) and (select.min_bytes or 0) <= entry.bytes

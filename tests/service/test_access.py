@@ -64,7 +64,6 @@ def test_tenants_keys_do_not_open_the_operators_routes(start: Start) -> None:
     api = start(**KEYS)
     refused(api.get("/v1/cache/stats", headers=bearer("sk-alice-1")), 403, "admin_key_required")
     assert api.get("/v1/cache/stats", headers=bearer("sk-operator")).status_code == 200
-    assert api.get("/metrics", headers=bearer("sk-operator")).status_code == 200
     refused(api.post("/v1/chat", json=ASK, headers=bearer("sk-operator")), 401, "invalid_api_key")
 
 
@@ -79,8 +78,38 @@ def test_operators_key_alone_leaves_chat_open(start: Start) -> None:
     refused(api.get("/v1/cache/stats"), 401, "invalid_api_key")
 
 
-def test_metrics_are_open_by_choice(start: Start) -> None:
-    assert start(**KEYS, public_metrics=True).get("/metrics").status_code == 200
+def test_u7_metrics_are_the_operators_unless_they_are_public(start: Start) -> None:
+    tenants, operators = bearer("sk-alice-1"), bearer("sk-operator")
+    for keys in (KEYS, {"admin_key": "sk-operator"}, {"api_keys": KEYS["api_keys"]}):
+        api = start(**keys)
+        refused(api.get("/metrics"), 401, "invalid_api_key")
+        refused(api.get("/metrics", headers=tenants), 403, "admin_key_required")
+        if "admin_key" in keys:
+            assert api.get("/metrics", headers=operators).status_code == 200
+        assert start(**keys, public_metrics=True).get("/metrics").status_code == 200
+    assert start().get("/metrics").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["warm", "lookup"])
+def test_u7_the_operator_names_the_tenant_whose_store_is_meant(
+    start: Start, engine: FakeEngine, path: str
+) -> None:
+    image: dict[str, Any] = {"images": [RED]} if path == "warm" else {"image": RED}
+
+    def ask(api: httpx.Client, **fields: str) -> httpx.Response:
+        headers = bearer("sk-operator")
+        return api.post(f"/v1/cache/{path}", json={**image, **fields}, headers=headers)
+
+    api = start(**KEYS)
+    assert refused(ask(api), 400, "missing_parameter")["param"] == "tenant"
+    for name in ("alice+5a17", "a b", ""):
+        assert refused(ask(api, tenant=name), 400, "invalid_request")["param"] == "tenant"
+    assert not engine.requests
+    ask(api, tenant="alice").raise_for_status()
+    for keys in ({}, {"admin_key": "sk-operator"}):
+        ask(start(**keys)).raise_for_status()
+    if path == "warm":
+        assert [request.tenant for request in engine.requests] == ["alice", "default", "default"]
 
 
 def _outcome(api: httpx.Client, key: str, **fields: Any) -> str:

@@ -35,3 +35,30 @@ def test_answers_are_as_documented(case: schemathesis.Case, shared: tuple[FakeEn
     engine.cache.put(HELD["key"], pinned="hard")
     engine.cache.limits[HELD["tenant"]] = 1
     case.call_and_validate(base_url=str(client.base_url))
+
+
+def test_openapi_has_examples_and_resolves(api: httpx.Client) -> None:
+    document = api.get("/openapi.json").raise_for_status().json()
+    operation = document["paths"]["/v1/chat"]["post"]
+    media = operation["requestBody"]["content"]["application/json"]
+    for example in media["examples"].values():
+        answer = api.post(
+            "/v1/chat", json={**example["value"], "images": None, "messages": None, "prompt": "x"}
+        )
+        assert answer.status_code == 200
+    for reference in _references(document):
+        node: Any = document
+        for part in reference.removeprefix("#/").split("/"):
+            node = node[part]
+    assert {"ChatRequest", "EvictRequest", "EntryPage", "StoreStats", "Error"} <= set(
+        document["components"]["schemas"]
+    )
+
+
+def _references(node: Any) -> list[str]:
+    if isinstance(node, dict):
+        own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
+        return own + [ref for value in node.values() for ref in _references(value)]
+    if isinstance(node, list):
+        return [ref for value in node for ref in _references(value)]
+    return []

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
+from engine.errors import EngineStopped
 from store.errors import StoreError
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine, fails
@@ -113,8 +115,43 @@ def test_verify_ends_with_its_client(api: httpx.Client, engine: FakeEngine) -> N
     with api.stream("POST", "/v1/cache/verify") as response:
         pieces = response.iter_text()
         next(pieces)
-        assert engine.cache.scrubbing
-    eventually(lambda: not engine.cache.scrubbing, "the scrub ends")
+        assert engine.cache.scrubs == 1
+    eventually(lambda: not engine.cache.scrubs, "the scrub ends")
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (EngineStopped("the worker ended"), "engine_stopped"),
+        (StoreError("cannot read /var/lib/somewhere"), "store_failed"),
+        (RuntimeError("boom"), "store_failed"),
+    ],
+)
+def test_f14_verify_ends_in_one_error_event_when_the_worker_dies(
+    api: httpx.Client, engine: FakeEngine, fault: Exception, code: str
+) -> None:
+    engine.cache.put(KEYS[0])
+    engine.cache.scrub_fault = fault
+    response = api.post("/v1/cache/verify")
+    failed, done = events(response)
+    assert (failed["error"]["code"], done) == (code, "[DONE]")
+    assert "/var" not in response.text and "boom" not in response.text
+
+
+def test_f14_warm_tells_of_every_image_when_the_worker_dies(api: httpx.Client, engine: FakeEngine) -> None:
+    engine.script = fails("engine_stopped")
+    first, second, done = events(api.post("/v1/cache/warm", json={"images": [RED, RED]}))
+    assert [first["failed"]["code"], second["failed"]["code"], done] == [*["engine_stopped"] * 2, "[DONE]"]
+
+
+def test_many_checks_at_once_all_come_to_their_end(start: Start, engine: FakeEngine) -> None:
+    engine.cache.put(KEYS[0])
+    engine.cache.scrub_pause = 0.02
+    api = start()
+    with ThreadPoolExecutor(16) as pool:
+        ends = list(pool.map(lambda _: events(api.post("/v1/cache/verify")), range(16)))
+    assert all(end[-2]["done"] and end[-1] == "[DONE]" for end in ends)
+    assert 1 < engine.cache.most_scrubs <= 4
 
 
 def test_warm_computes_each_image_behind_everybody(api: httpx.Client, engine: FakeEngine) -> None:
@@ -148,7 +185,7 @@ def test_everything_needs_the_operators_key_and_is_logged(
         ("POST", "clear", {}),
         ("POST", "compact", {}),
         ("POST", "verify", {}),
-        ("POST", "warm", {"images": [RED]}),
+        ("POST", "warm", {"images": [RED], "tenant": "alice"}),
     ]
     engine.cache.put(KEYS[0])
     with caplog.at_level(logging.INFO, logger="service.observability.audit"):
