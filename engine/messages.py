@@ -83,7 +83,9 @@ class CacheOptions:
 
     auto: read, and store what was missing. read: read, store nothing. bypass: neither. rewrite: compile anew and store.
     `policy` and `refresh_ratio` None mean the server's defaults; `options` are the policy's own (for instance
-    `{"preset": "paper"}`). `pin_seconds` keeps the images' entries from ordinary eviction for that long.
+    `{"preset": "paper"}`). `refine`: prompt rows that every decode step computes anew, in sequence order, until all
+    are exact (0: none; None: the server's default). `pin_seconds` keeps the images' entries from ordinary eviction for
+    that long.
     """
 
     mode: CacheMode = "auto"
@@ -91,6 +93,7 @@ class CacheOptions:
     refresh_ratio: float | None = None
     options: Mapping[str, object] = field(default_factory=dict)
     pin_seconds: float | None = None
+    refine: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ class KvReport:
     """Where the KV of a request's visual tokens is from, counted over all images: `reused` as the store held it,
     `compiled` just now because the store had no use of it, `refreshed` for this request and its context. Together they
     are `visual_tokens` (under policy `full` every one counts as refreshed). `fallback` names why a reuse policy ran as
-    full prefill, else it is None."""
+    full prefill, else it is None. `refined`: prompt rows, text among them, that decode steps computed anew."""
 
     policy: str
     refresh_ratio: float
@@ -143,6 +146,7 @@ class KvReport:
     compiled: int
     refreshed: int
     fallback: str | None = None
+    refined: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What applies where a request says nothing; `options` where it names no policy of its own either."""
+    """What applies where a request says nothing; `options` where it names no policy of its own either. `refine`: prompt
+    rows that a decode step computes anew (0: none)."""
 
     policy: str = "conduit"
     refresh_ratio: float = 0.10
     options: Mapping[str, object] = field(default_factory=dict)
+    refine: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,10 @@ class ModelSettings:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Requests that may queue and that may hold KV at a time, and the bytes of KV that all of them may hold (None: a
-    share of what the device has, see `engine.serving.build`)."""
+    share of what the device has, see `engine.serving.build`). `refined_rows`: prompt rows that one decode round
+    computes anew for all of its requests together; one that asks for more has a round with those that ask for none."""
 
     waiting: int = 256
     running: int = 8
     bytes: int | None = None
+    refined_rows: int = 512

@@ -33,7 +33,7 @@ def model_settings(settings: Settings) -> ModelSettings:
         device=settings.device,
         threads=settings.threads,
         namespace=settings.namespace,
-        defaults=Defaults(settings.policy, ratio, settings.policy_options),
+        defaults=Defaults(settings.policy, ratio, settings.policy_options, settings.refine),
     )
 
 

@@ -110,6 +110,7 @@ class Settings(BaseSettings):
     policy: Text = "conduit"
     policy_options: PolicyOptions = {}
     refresh_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
+    refine: Annotated[int, Field(ge=0, le=4096)] = 0
     max_queue: Annotated[int, Field(ge=1)] = 64
     max_running: Annotated[int, Field(ge=1)] = 8
     kv_bytes: Annotated[ByteSize, Field(ge=1)] | None = None

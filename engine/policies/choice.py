@@ -9,8 +9,10 @@ from engine.policies.base import Policy
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The policy and ratio that a request runs with. `fallback` says why it is not what was asked for."""
+    """The policy and ratio that a request runs with. `fallback` says why it is not what was asked for. `refine`: prompt
+    rows that a decode step computes anew until all are exact."""
 
     policy: Policy
     ratio: float
     fallback: str | None = None
+    refine: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from engine.messages import Finished, GenerateRequest, ImageInput, KvReport, Tex
 from engine.passes.compile import compile_image
 from engine.passes.decode import Decoder
 from engine.passes.forward import Work
+from engine.passes.refine import Refiner
 from engine.passes.refresh import Prefill, Prefilled, slots_needed
 from engine.policies.choice import Choice
 from engine.prompt.layout import PromptLayout
@@ -99,6 +100,7 @@ class Generation:
         self._emit = emit
         self._fetched: dict[bytes, Fetched[ImageKV]] = {}
         self.decoder: Decoder | None = None
+        self._refiner: Refiner | None = None
         self._report: KvReport | None = None
         self.token = -1
         self._generated = 0
@@ -130,6 +132,16 @@ class Generation:
         self._release()  # the entries are in the request's own KV now
         self.first_logits = prefilled.logits
         self.take(prefilled.logits)
+
+    @property
+    def refine_rows(self) -> int:
+        """Prompt rows that the next `refine` computes."""
+        return 0 if self._refiner is None else min(self._prepared.choice.refine, self._refiner.left)
+
+    def refine(self) -> None:
+        """What a decode step does before its token."""
+        if self.refine_rows and self._refiner is not None and self.decoder is not None:
+            self._refiner.step(self.decoder.kv, self.refine_rows)
 
     def take(self, logits: torch.Tensor) -> None:
         """Draw the next token from `logits` [vocab], show the text that became final, finish where the answer ends."""
@@ -203,7 +215,11 @@ class Generation:
         prefill = Prefill(runtime.family, kv, layout, [features[digest] for digest in digests], self.work)
         if not choice.policy.uses_store:
             return prefill.full()
-        return prefill.reuse([self._fetched[digest].entry for digest in digests], choice.policy, choice.ratio)
+        entries = [self._fetched[digest].entry for digest in digests]
+        prefilled = prefill.reuse(entries, choice.policy, choice.ratio)
+        if choice.refine:
+            self._refiner = Refiner(runtime.family, prefill.prompt_rows, prefilled.exact, self.work)
+        return prefilled
 
     def _span_digests(self) -> list[bytes]:
         return [self._prepared.request.images[span.image].digest for span in self._prepared.layout.spans]
@@ -219,6 +235,8 @@ class Generation:
             self._show(self._stops.add(self._detokenizer.flush()) + self._stops.flush())
         assert self._report is not None
         self._mark()
+        if self._refiner is not None:
+            self._report = replace(self._report, refined=self._refiner.refined)
         submitted, started, images, first, end = self._marks
         request = self._prepared.request
         counts = {"visual_tokens": self._report.visual_tokens, "refreshed": self._report.refreshed}

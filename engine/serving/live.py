@@ -113,7 +113,8 @@ class LiveRequests:
         try:
             next(live.pieces)
         except StopIteration:
-            self._scheduler.prefilled(request)
+            refine = 0 if live.generation is None else live.generation.refine_rows
+            self._scheduler.prefilled(request, refine)
             self._settle(live)
             self._finish_if_done(request, live)
 
@@ -125,7 +126,7 @@ class LiveRequests:
 
     def _decode(self, requests: tuple[str, ...]) -> None:
         for request in requests:
-            self._guard((request,), lambda live=self._live[request]: _make_room(live))  # type: ignore[misc]
+            self._guard((request,), lambda name=request: self._make_ready(name))  # type: ignore[misc]
         running = [(name, generation) for name in requests if (generation := self._generation(name))]
         if not running:
             return
@@ -137,6 +138,15 @@ class LiveRequests:
             self._guard((request,), lambda g=generation, r=row: g.take(r))  # type: ignore[misc]
             if request in self._live:
                 self._finish_if_done(request, self._live[request])
+
+    def _make_ready(self, request: str) -> None:
+        """Room for the next token, and the prompt rows that are computed before it."""
+        generation = self._generation(request)
+        if generation is None or generation.decoder is None:
+            return
+        generation.decoder.make_room()
+        generation.refine()
+        self._scheduler.refines(request, generation.refine_rows)
 
     def _generation(self, request: str) -> Generation | None:
         live = self._live.get(request)
@@ -156,8 +166,3 @@ class LiveRequests:
         self._scheduler.end(request)
         if live.generation is not None:
             live.generation.close()
-
-
-def _make_room(live: _Live) -> None:
-    if live.generation is not None and live.generation.decoder is not None:
-        live.generation.decoder.make_room()

@@ -51,7 +51,8 @@ class Runtime:
             ratio = policy.fixed_ratio
         if self.refused is not None and policy.uses_store:
             return Choice(make_policy("full", {}), 1.0, f"reuse is refused for this model: {self.refused}")
-        return Choice(policy, ratio)
+        refine = self.defaults.refine if cache.refine is None else cache.refine
+        return Choice(policy, ratio, refine=refine if policy.uses_store and ratio < 1 else 0)
 
     def info(self) -> EngineInfo:
         """What the HTTP side shows and checks against."""

@@ -21,7 +21,7 @@ class PrefillPiece:
 
 @dataclass(frozen=True, slots=True)
 class DecodeRound:
-    """Generate one token for each of these requests."""
+    """Generate one token for each of these requests, and before it compute the prompt rows that they refine."""
 
     requests: tuple[str, ...]
 
@@ -51,6 +51,7 @@ class Scheduler:
         self._waiting: list[Arrival] = []
         self._prefilling: Arrival | None = None
         self._decoding: list[Arrival] = []
+        self._refining: dict[str, int] = {}
         self._turn = 0
         self._served: dict[str, int] = {}
         self._decode_next = False
@@ -80,11 +81,18 @@ class Scheduler:
         self._served.setdefault(arrival.account, self._turn)
         return True
 
-    def prefilled(self, request: str) -> None:
-        """The request's first token is out, it decodes from now on."""
+    def prefilled(self, request: str, refine: int = 0) -> None:
+        """The request's first token is out, it decodes from now on, and refines `refine` prompt rows with the next."""
         if self._prefilling is not None and self._prefilling.request == request:
             self._decoding.append(self._prefilling)
             self._prefilling = None
+            self.refines(request, refine)
+
+    def refines(self, request: str, rows: int) -> None:
+        """A decoding request computes so many prompt rows with its next token (0: none any more)."""
+        self._refining.pop(request, None)
+        if rows:
+            self._refining[request] = rows
 
     def end(self, request: str) -> None:
         """The request is over, for whatever reason and in whatever state; unknown ones are ignored."""
@@ -92,6 +100,7 @@ class Scheduler:
             self._prefilling = None
         self._decoding = [arrival for arrival in self._decoding if arrival.request != request]
         self._waiting = [arrival for arrival in self._waiting if arrival.request != request]
+        self._refining.pop(request, None)
         here = {arrival.account for arrival in (*self._waiting, *self._running())}
         self._served = {account: turn for account, turn in self._served.items() if account in here}
 
@@ -113,7 +122,18 @@ class Scheduler:
         return self._round() if self._decoding else None
 
     def _round(self) -> DecodeRound:
-        return DecodeRound(tuple(arrival.request for arrival in self._decoding))
+        """All that decode, but of those that refine only as many as one round may compute rows for: how many rows a
+        request refines with each token is its own, so the others wait for the next round, where they come first."""
+        taken, left, rows = [], [], 0
+        for arrival in self._decoding:
+            more = self._refining.get(arrival.request, 0)
+            if more and rows and rows + more > self._limits.refined_rows:
+                left.append(arrival)
+            else:
+                taken.append(arrival)
+                rows += more
+        self._decoding = [*left, *taken]
+        return DecodeRound(tuple(arrival.request for arrival in taken))
 
     def _has_room(self, arrival: Arrival, taken: int) -> bool:
         return self._limits.bytes is None or taken + arrival.bytes <= self._limits.bytes

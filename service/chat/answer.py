@@ -85,6 +85,7 @@ def report_body(report: KvReport, timings: Timings) -> dict[str, Any]:
         "reused_tokens": report.reused,
         "compiled_tokens": report.compiled,
         "refreshed_tokens": report.refreshed,
+        "refined_rows": report.refined,
         "images": [image_body(image) for image in report.images],
         "timings": {
             "queue_ms": _ms(timings.queue),

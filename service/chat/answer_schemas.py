@@ -34,7 +34,8 @@ class TimingsBody(BaseModel):
 
 class ReportBody(BaseModel):
     """What was reused from the store, compiled because it was not there, and refreshed for this request: together
-    `visual_tokens`. `fallback` says why it ran as full prefill although reuse was asked for."""
+    `visual_tokens`. `fallback` says why it ran as full prefill although reuse was asked for. `refined_rows` of the
+    prompt, text among them, were computed anew while the answer was written."""
 
     policy: str
     refresh_ratio: float
@@ -43,6 +44,7 @@ class ReportBody(BaseModel):
     reused_tokens: int
     compiled_tokens: int
     refreshed_tokens: int
+    refined_rows: int
     images: list[ImageBody]
     timings: TimingsBody
 

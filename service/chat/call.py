@@ -175,6 +175,7 @@ def _cache_options(chat: ChatRequest, policies: Sequence[str]) -> CacheOptions:
         mode=asked.mode or "auto",
         policy=asked.policy,
         refresh_ratio=asked.refresh_ratio,
+        refine=asked.refine,
         options=dict(asked.options or {}),
         pin_seconds=(asked.ttl or _PIN_SECONDS) if asked.pin else None,
     )

@@ -47,6 +47,8 @@ UNSUPPORTED_IN_MESSAGE: Final[dict[str, tuple[object, ...]]] = {
 UNSUPPORTED_IN_CACHE: Final[dict[str, tuple[object, ...]]] = {"id": ()}
 
 LAST_PRIORITY: Final = 100
+# Prompt rows of one decode step: more only make the second token late.
+MOST_REFINED_ROWS: Final = 4096
 """What a caller may choose to be served behind everybody else's requests."""
 
 
@@ -180,6 +182,7 @@ class CacheControls(WireModel):
     mode: Literal["auto", "read", "bypass", "rewrite"] | None = None
     policy: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     refresh_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
+    refine: Annotated[int, Field(ge=0, le=MOST_REFINED_ROWS)] | None = None
     options: dict[str, bool | int | float | str] | None = None
     salt: Salt | None = None
     pin: bool | None = None

@@ -184,14 +184,15 @@ def test_same_image_twice_is_decoded_once(start: Any, engine: FakeEngine) -> Non
 
 
 def test_sampling_and_cache_options_reach_the_engine(api: httpx.Client, engine: FakeEngine) -> None:
-    cache = {"mode": "read", "policy": "reuse", "refresh_ratio": 0, "options": {"preset": "paper"}}
+    cache = {"mode": "read", "policy": "reuse", "refresh_ratio": 0, "refine": 16}
+    cache |= {"options": {"preset": "paper"}}
     asked = ask(RED, max_tokens=5, temperature=0.7, top_p=0.9, seed=3, stop=["a", "b"], cache=cache)
     api.post("/v1/chat", json=asked).raise_for_status()
     (request,) = engine.requests
     sampling, options = request.sampling, request.cache
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.seed) == (5, 0.7, 0.9, 3)
     assert sampling.stop == ("a", "b")
-    assert (options.mode, options.policy, options.refresh_ratio) == ("read", "reuse", 0)
+    assert (options.mode, options.policy, options.refresh_ratio, options.refine) == ("read", "reuse", 0, 16)
     assert dict(options.options) == {"preset": "paper"}
 
 

@@ -159,3 +159,25 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(max_examples=60, deadline=None)
+
+
+def test_a_round_computes_no_more_prompt_rows_than_it_may() -> None:
+    """Requests keep the rows that they refine with each token; those that do not fit come first in the next round."""
+    scheduler = Scheduler(Limits(waiting=9, running=5, refined_rows=100))
+    for name, rows in (("a", 60), ("b", 60), ("c", 40), ("plain", 0), ("large", 300)):
+        scheduler.arrive(arrival(name))
+        while scheduler.next() != PrefillPiece(name):
+            pass
+        scheduler.prefilled(name, rows)
+    rounds = [scheduler.next() for _ in range(4)]
+    assert all(isinstance(found, DecodeRound) for found in rounds)
+    asked = [found.requests for found in rounds if isinstance(found, DecodeRound)]
+    assert all("plain" in names for names in asked)
+    sizes = {"a": 60, "b": 60, "c": 40, "plain": 0, "large": 300}
+    for names in asked:
+        assert sum(sizes[n] for n in names) <= 100 or [n for n in names if sizes[n]] == ["large"]
+    assert {name for names in asked[:3] for name in names} == set(sizes)
+    for name in sizes:
+        scheduler.refines(name, 0)
+    every = scheduler.next()
+    assert isinstance(every, DecodeRound) and set(every.requests) == set(sizes)
