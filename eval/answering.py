@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig
 
-from engine.errors import UnsupportedModel
 from engine.families.base import Family
+from engine.families.checkpoint import Checkpoint
+from engine.families.known import family_of
 from engine.messages import Message
 from engine.passes.compile import compile_image
 from engine.passes.decode import Decoder, decode_step
@@ -22,7 +23,6 @@ from engine.passes.refresh import Prefill, slots_needed
 from engine.policies.base import Policy
 from engine.prompt.chat import ChatPrompt
 from engine.prompt.layout import PromptLayout
-from engine.serving.load import FAMILIES
 from store.records.entry import ImageKV
 
 # Entries in memory at a time: a document's pages are asked about one question after the other.
@@ -41,10 +41,9 @@ class Answerer:
     @classmethod
     def load(cls, folder: Path, dtype: torch.dtype, device: str) -> Answerer:
         architecture = (AutoConfig.from_pretrained(folder).architectures or ["none"])[0]
-        if architecture not in FAMILIES:
-            raise UnsupportedModel(f"the checkpoint is a {architecture}; served are {', '.join(FAMILIES)}")
-        family = FAMILIES[architecture].load(str(folder), None, dtype, device)
-        chat = ChatPrompt(AutoTokenizer.from_pretrained(folder), family.image_token)
+        checkpoint = Checkpoint(folder, dtype, device)
+        family = family_of(architecture).load(checkpoint)
+        chat = ChatPrompt(checkpoint.tokenizer, family.image_token)
         return cls(family, chat, KVPool(family.shape, family.dtype, family.device))
 
     def answer(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer
 
 from demo.pages import MAX_PAGES, PAGE_PX, render
 from demo.questions import Example, make_example
-from engine.families.qwen2_5_vl import Qwen25VL
+from engine.families.checkpoint import Checkpoint
+from engine.families.qwen_vl import Qwen25VL
 from engine.families.span import SpanShape
 from engine.messages import ImagePart, Message, TextPart
 from engine.passes.attention import Causal
@@ -43,8 +43,9 @@ class PageReader:
 
     @classmethod
     def load(cls, folder: Path = SHIPPED, prefix: str = "template") -> PageReader:
-        family = Qwen25VL.load(str(folder), None, torch.float32, "cpu")
-        chat = ChatPrompt(AutoTokenizer.from_pretrained(folder), family.image_token)
+        checkpoint = Checkpoint(folder, torch.float32, "cpu")
+        family = Qwen25VL.load(checkpoint)
+        chat = ChatPrompt(checkpoint.tokenizer, family.image_token)
         return cls(family, chat, KVPool(family.shape, family.dtype, family.device), prefix)
 
     def prompt(self, example: Example, foreign: str) -> Prompt:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import snapshot_download
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
 from engine.errors import EngineError, UnsupportedModel
-from engine.families import qwen2_5_vl
+from engine.families.checkpoint import Checkpoint
+from engine.families.known import family_of
 from engine.messages import CacheOptions
 from engine.passes.kv import KVPool
 from engine.prompt.chat import ChatPrompt
@@ -26,7 +27,6 @@ from store.records.keys import ModelKey
 
 log = logging.getLogger(__name__)
 
-FAMILIES = {qwen2_5_vl.ARCHITECTURE: qwen2_5_vl.Qwen25VL}
 WEIGHT_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
 
 
@@ -54,17 +54,15 @@ def load_runtime(settings: ModelSettings, store: Store[ImageKV], codec: str) -> 
 
 def _load(folder: Path, settings: ModelSettings, store: Store[ImageKV], codec: str) -> Runtime:
     config = AutoConfig.from_pretrained(folder)
-    architecture = (config.architectures or ["none"])[0]
-    if architecture not in FAMILIES:
-        known = ", ".join(FAMILIES)
-        raise UnsupportedModel(f"the checkpoint is a {architecture}; served are {known}")
+    served = family_of((config.architectures or ["none"])[0])
     if not list(folder.glob("*.safetensors")):
         raise UnsupportedModel(
             f"the checkpoint {settings.path!r} has no *.safetensors file; others are not read"
         )
     dtype = _dtype(settings.dtype, config)
-    family = FAMILIES[architecture].load(str(folder), None, dtype, pick_device(settings.device))
-    prompt = ChatPrompt(AutoTokenizer.from_pretrained(folder), family.image_token, settings.system)
+    checkpoint = Checkpoint(folder, dtype, pick_device(settings.device))
+    family = served.load(checkpoint)
+    prompt = ChatPrompt(checkpoint.tokenizer, family.image_token, settings.system)
     pool = KVPool(family.shape, family.dtype, family.device)
     refused = reuse_is_unsound(family, prompt, pool)
     if refused is not None:

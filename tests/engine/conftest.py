@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from demo.random_model import TINY, write_random_model
-from engine.families.qwen2_5_vl import Qwen25VL
+from engine.families.checkpoint import Checkpoint
+from engine.families.qwen_vl import Qwen25VL
 from engine.messages import ImagePart, Message, TextPart
 from engine.passes.compile import compile_image
 from engine.passes.forward import Work
@@ -64,8 +64,9 @@ class Bench:
 
 
 def load_bench(path: Path) -> Bench:
-    family = Qwen25VL.load(str(path), None, torch.float32, "cpu")
-    prompt = ChatPrompt(AutoTokenizer.from_pretrained(path), family.image_token)
+    checkpoint = Checkpoint(path, torch.float32, "cpu")
+    family = Qwen25VL.load(checkpoint)
+    prompt = ChatPrompt(checkpoint.tokenizer, family.image_token)
     return Bench(family, prompt, KVPool(family.shape, family.dtype, family.device))
 
 

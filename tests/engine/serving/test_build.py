@@ -61,6 +61,6 @@ def test_settings_that_cannot_be_served_say_why(
 def test_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
     store = open_store(StoreSettings())
-    with pytest.raises(UnsupportedModel, match="LlamaForCausalLM; served are Qwen2_5_VL"):
+    with pytest.raises(UnsupportedModel, match="LlamaForCausalLM; served are Qwen2VL"):
         load_runtime(ModelSettings(str(tmp_path)), store, "raw")
     store.entries.close()
