@@ -1,5 +1,5 @@
 """Random-weight checkpoints of every family, made on the spot, with the tokenizer of the model that ships and the marks
-that the family's own tokenizer would have. They say nothing sensible; they show that a class is served, and what it costs.
+that the family's own tokenizer would have. They say nothing sensible; they show that a class is served, and its cost.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Kind:
     placeholder: str = QWEN_MARK
 
 
-def write_random_family(folder: Path, architecture: str, sizes: Sizes = Sizes(), seed: int = 0) -> Path:  # noqa: B008
+def write_random_family(folder: Path, architecture: str, sizes: Sizes = Sizes(), seed: int = 0) -> Path:
     """Write a float32 checkpoint of `architecture` that `from_pretrained` loads; returns `folder`."""
     kind = KINDS[architecture]
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
@@ -62,7 +62,9 @@ def write_random_family(folder: Path, architecture: str, sizes: Sizes = Sizes(),
     tokenizer.chat_template = tokenizer.chat_template.replace(QWEN_MARK, kind.placeholder)
     torch.manual_seed(seed)
     logging.disable_progress_bar()
-    model = getattr(transformers, architecture)._from_config(kind.config(sizes, tokenizer), dtype=torch.float32)
+    model = getattr(transformers, architecture)._from_config(
+        kind.config(sizes, tokenizer), dtype=torch.float32
+    )
     with torch.no_grad():
         # The stock initialisation (std 0.02) gives attention that is all but uniform; this one has contrast.
         for name, weight in model.named_parameters():
@@ -152,7 +154,9 @@ def _qwen3_parts(sizes: Sizes, tokenizer: Any) -> dict[str, Any]:
     }
     rope = _mrope(sizes, sizes.head_dim, mrope_interleaved=True)
     text = _text(sizes, tokenizer, head_dim=sizes.head_dim, rope_parameters=rope)
-    return {"text_config": text, "vision_config": vision, "tie_word_embeddings": True} | _qwen_tokens(tokenizer)
+    return {"text_config": text, "vision_config": vision, "tie_word_embeddings": True} | _qwen_tokens(
+        tokenizer
+    )
 
 
 def _qwen3_vl(sizes: Sizes, tokenizer: Any) -> Any:
@@ -274,7 +278,9 @@ KINDS = {
     "InternVLForConditionalGeneration": Kind(
         _internvl, _internvl_pixels, ("<img>", "</img>", "<IMG_CONTEXT>"), "<IMG_CONTEXT>\n"
     ),
-    "LlavaOnevisionForConditionalGeneration": Kind(_llava_onevision, _llava_pixels, ("<image>",), "<image>\n"),
+    "LlavaOnevisionForConditionalGeneration": Kind(
+        _llava_onevision, _llava_pixels, ("<image>",), "<image>\n"
+    ),
     "SmolVLMForConditionalGeneration": Kind(
         _smolvlm("SmolVLMConfig"), _smolvlm_pixels("SmolVLM"), SMOLVLM_MARKS, "<image>"
     ),

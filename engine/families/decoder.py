@@ -88,6 +88,13 @@ class Decoder:
         weight: torch.Tensor = self._decoder.layers[layer].self_attn.o_proj.weight
         return weight
 
+    def _stock(self, ids: np.ndarray, **inputs: Any) -> torch.Tensor:
+        """Last row's logits [vocab] by the library's own forward."""
+        tokens = torch.as_tensor(ids, device=self.device)[None]
+        output = self._model(input_ids=tokens, use_cache=False, **inputs)
+        logits: torch.Tensor = output.logits[0, -1].float()
+        return logits
+
     def _rows_with_features(self, ids: np.ndarray, features: torch.Tensor) -> torch.Tensor:
         """Input embeddings [1, rows, hidden] of a span whose visual rows are `features` [visual, hidden]."""
         tokens = torch.as_tensor(ids, device=self.device)

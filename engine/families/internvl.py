@@ -64,10 +64,7 @@ class InternVL(Decoder):
         return self._rows_with_features(ids, features.flatten(0, 1))
 
     def stock_logits(self, ids: np.ndarray, pictures: Sequence[np.ndarray]) -> torch.Tensor:
-        tokens = torch.as_tensor(ids, device=self.device)[None]
-        output = self._model(input_ids=tokens, pixel_values=self._tiles(pictures), use_cache=False)
-        logits: torch.Tensor = output.logits[0, -1].float()
-        return logits
+        return self._stock(ids, pixel_values=self._tiles(pictures) if pictures else None)
 
     def _tiles(self, pictures: Sequence[np.ndarray]) -> torch.Tensor:
         """Tiles of pictures uint8 [height, width, 3], one after the other: [tiles, 3, edge, edge]."""

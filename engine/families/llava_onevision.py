@@ -81,10 +81,7 @@ class LlavaOnevision(Decoder):
         return features[None]
 
     def stock_logits(self, ids: np.ndarray, pictures: Sequence[np.ndarray]) -> torch.Tensor:
-        tokens = torch.as_tensor(ids, device=self.device)[None]
-        output = self._model(input_ids=tokens, **self._crops(pictures), use_cache=False)
-        logits: torch.Tensor = output.logits[0, -1].float()
-        return logits
+        return self._stock(ids, **(self._crops(pictures) if pictures else {}))
 
     def _crops(self, pictures: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
         """What the processor makes of pictures uint8 [height, width, 3], each as if it were alone."""

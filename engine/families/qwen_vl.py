@@ -71,18 +71,13 @@ class QwenVL(Decoder):
         return torch.stack([output.pooler_output, *getattr(output, "deepstack_features", ())])
 
     def stock_logits(self, ids: np.ndarray, pictures: Sequence[np.ndarray]) -> torch.Tensor:
-        tokens = torch.as_tensor(ids, device=self.device)[None]
-        output = self._model(
-            input_ids=tokens,
-            **self._patches(pictures),
-            mm_token_type_ids=(tokens == self.image_token).int(),
-            use_cache=False,
-        )
-        logits: torch.Tensor = output.logits[0, -1].float()
-        return logits
+        is_image = (torch.as_tensor(ids, device=self.device)[None] == self.image_token).int()
+        return self._stock(ids, mm_token_type_ids=is_image, **self._patches(pictures))
 
     def _patches(self, pictures: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
-        """What the processor makes of pictures uint8 [height, width, 3], on the model's device."""
+        """What the processor makes of pictures uint8 [height, width, 3], on the model's device; nothing of none."""
+        if not pictures:
+            return {}
         batch = self._processor(images=list(pictures), input_data_format="channels_last", return_tensors="pt")
         return {
             "pixel_values": batch["pixel_values"].to(self.device, self.dtype),

@@ -66,10 +66,7 @@ class SmolVLM(Decoder):
         return self._rows_with_features(self.span(pixels.shape[1], pixels.shape[0]).ids, features)
 
     def stock_logits(self, ids: np.ndarray, pictures: Sequence[np.ndarray]) -> torch.Tensor:
-        tokens = torch.as_tensor(ids, device=self.device)[None]
-        output = self._model(input_ids=tokens, **self._padded(pictures), use_cache=False)
-        logits: torch.Tensor = output.logits[0, -1].float()
-        return logits
+        return self._stock(ids, **(self._padded(pictures) if pictures else {}))
 
     def _tiles(self, width: int, height: int) -> tuple[int, int]:
         """Rows and columns of tiles; none where the small copy is all there is. What the processor does to the picture,

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from engine.families.qwen2_5_vl import Qwen25VL
 from transformers import AutoTokenizer
 
 from engine.families.base import Rope
-from engine.families.qwen2_5_vl import Qwen25VL
 from engine.families.span import line_span
 from engine.passes.correction import Corrected
 from engine.passes.kv import KVPool, RequestKV

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from demo.random_model import TINY, write_random_model
 from engine.families.checkpoint import Checkpoint
-from engine.families.qwen_vl import Qwen25VL
+from engine.families.known import family_of
 from engine.messages import ImagePart, Message, TextPart
 from engine.passes.compile import compile_image
 from engine.passes.forward import Work
@@ -29,7 +30,7 @@ torch.set_num_threads(1)
 class Bench:
     """One loaded model with what a test needs to run prefills on it directly."""
 
-    family: Qwen25VL
+    family: Any
     prompt: ChatPrompt
     pool: KVPool
 
@@ -65,7 +66,7 @@ class Bench:
 
 def load_bench(path: Path) -> Bench:
     checkpoint = Checkpoint(path, torch.float32, "cpu")
-    family = Qwen25VL.load(checkpoint)
+    family = family_of(checkpoint.config.architectures[0]).load(checkpoint)
     prompt = ChatPrompt(checkpoint.tokenizer, family.image_token)
     return Bench(family, prompt, KVPool(family.shape, family.dtype, family.device))
 

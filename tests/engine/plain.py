@@ -62,7 +62,8 @@ def run_plainly(
         kv.values[layer][:, slots] = projected.values
         queries, values = turned(projected.queries, rope), kv.values[layer, :, :length]
         attention = weights(queries, kv.keys[layer, :, :length], up_to(slots, length))
-        hidden[slots] = family.finish(layer, hidden[slots], attention @ repeated(values, queries))
+        finished = family.finish(layer, hidden[slots], attention @ repeated(values, queries))
+        hidden[slots] = finished if rows.added is None else rows.only(slots).behind(layer, finished)
     return family.logits(hidden[-1:])[0]
 
 
