@@ -3,6 +3,7 @@ layer."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from contextlib import suppress
 
@@ -10,6 +11,7 @@ from fastapi import FastAPI
 
 from engine.client import EngineClient
 from engine.errors import EngineError
+from engine.phases import phase
 from engine.settings import Defaults, Limits, ModelSettings
 from engine.tracing import configure as configure_tracing
 from engine.transport.inprocess import InProcessClient
@@ -17,10 +19,16 @@ from engine.transport.process import ProcessClient
 from engine.transport.wire import Launch
 from service.app import create_app
 from service.http.server import DrainingServer
+from service.listen import bound_sockets
 from service.observability.logs import configure_logging
+from service.remarks import remarks
 from service.settings import Settings, SettingsError, load_settings
+from service.shipped import limits_of
+from service.version import VERSION
 from store.errors import StoreError
 from store.settings import StoreSettings
+
+_log = logging.getLogger("conduit.start")
 
 
 def model_settings(settings: Settings) -> ModelSettings:
@@ -63,7 +71,8 @@ def start_client(settings: Settings) -> EngineClient:
         client = ProcessClient(command, launch, settings.stall_after, settings.upload_cache_bytes)
         client.start()
         return client
-    from engine.serving.build import start_worker  # brings torch into this process
+    with phase("libraries loaded"):
+        from engine.serving.build import start_worker  # brings torch into this process
 
     started = start_worker(launch.model, launch.store, launch.limits, launch.shadow_share)
     return InProcessClient(started.worker, started.store.entries, started.desk, started.info)
@@ -71,9 +80,10 @@ def start_client(settings: Settings) -> EngineClient:
 
 def run_worker(descriptor: int) -> int:
     """The other end of `ProcessClient`: this program again, as the worker."""
-    from engine.transport.child import serve_parent
-
     configure_process(load_settings(), "conduit-worker")
+    with phase("libraries loaded"):
+        from engine.transport.child import serve_parent
+
     return serve_parent(descriptor)
 
 
@@ -99,14 +109,29 @@ def serve() -> int:
     try:
         settings = load_settings()
         configure_process(settings, "conduit-api")
-        app = build_app(settings)
+        with bound_sockets(settings.host, settings.port) as sockets:
+            # Port 0 means any; demo mode fetches from the one it got.
+            settings = settings.model_copy(update={"port": sockets[0].getsockname()[1]})
+            _introduce(settings)
+            with phase("the worker is up"):
+                app = build_app(settings)
+            # uvicorn raises an interrupt that it did not wait for again once everything is down.
+            with suppress(KeyboardInterrupt):
+                DrainingServer(app, settings).run(sockets)
+            return 0
     except (SettingsError, EngineError, StoreError) as error:
         print(f"conduit cannot start: {error}", file=sys.stderr)
         return 2
-    # uvicorn raises an interrupt that it did not wait for again once everything is down.
-    with suppress(KeyboardInterrupt):
-        DrainingServer(app, settings).run()
-    return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _introduce(settings: Settings) -> None:
+    _log.info("starting", extra={"version": VERSION, "model": settings.model})
+    for remark in remarks(settings):
+        _log.warning(remark)
+    if limits := limits_of(settings.model):
+        _log.warning(limits)
 
 
 def main() -> int:

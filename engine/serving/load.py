@@ -7,7 +7,6 @@ import logging
 from pathlib import Path
 
 import torch
-from huggingface_hub import snapshot_download
 from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
@@ -16,9 +15,11 @@ from engine.families.checkpoint import Checkpoint
 from engine.families.known import family_of
 from engine.messages import CacheOptions
 from engine.passes.kv import KVPool
+from engine.phases import phase
 from engine.prompt.chat import ChatPrompt
 from engine.serving.gate import reuse_is_unsound
 from engine.serving.heap import keep_large_blocks_apart
+from engine.serving.hub import checkpoint_folder
 from engine.serving.runtime import Runtime
 from engine.settings import ModelSettings
 from store.open import Store
@@ -27,8 +28,6 @@ from store.records.keys import ModelKey
 
 log = logging.getLogger(__name__)
 
-WEIGHT_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
-
 
 def load_runtime(settings: ModelSettings, store: Store[ImageKV], codec: str) -> Runtime:
     """Load the checkpoint and run the start-up gate. Raises `UnsupportedModel` for an architecture we do not serve."""
@@ -36,7 +35,7 @@ def load_runtime(settings: ModelSettings, store: Store[ImageKV], codec: str) -> 
     transformers_logging.disable_progress_bar()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    folder = _folder(settings.path, settings.revision)
+    folder = checkpoint_folder(settings.path, settings.revision)
     try:
         runtime = _load(folder, settings, store, codec)
     except EngineError:
@@ -60,11 +59,14 @@ def _load(folder: Path, settings: ModelSettings, store: Store[ImageKV], codec: s
             f"the checkpoint {settings.path!r} has no *.safetensors file; others are not read"
         )
     dtype = _dtype(settings.dtype, config)
-    checkpoint = Checkpoint(folder, dtype, pick_device(settings.device))
-    family = served.load(checkpoint)
+    device = pick_device(settings.device)
+    checkpoint = Checkpoint(folder, dtype, device)
+    with phase("weights loaded", model=settings.path, dtype=str(dtype), device=device):
+        family = served.load(checkpoint)
     prompt = ChatPrompt(checkpoint.tokenizer, family.image_token, settings.system)
     pool = KVPool(family.shape, family.dtype, family.device)
-    refused = reuse_is_unsound(family, prompt, pool)
+    with phase("reuse checked against full prefill"):
+        refused = reuse_is_unsound(family, prompt, pool)
     if refused is not None:
         log.error("reuse is refused for this model: %s", refused)
     key = ModelKey(
@@ -89,16 +91,6 @@ def weights_fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _folder(path: str, revision: str | None) -> Path:
-    """The checkpoint's folder; a hub name is downloaded (or found in the hub cache) first."""
-    folder = Path(path)
-    if folder.is_dir():
-        return folder
-    if path.startswith((".", "/")) or path.count("/") != 1:
-        raise UnsupportedModel(f"CONDUIT_MODEL: {path!r} is neither a folder nor a hub name")
-    return Path(snapshot_download(path, revision=revision, allow_patterns=list(WEIGHT_FILES)))
-
-
 def _dtype(name: str, config: object) -> torch.dtype:
     if name == "auto":
         own = getattr(config, "dtype", None)
@@ -110,7 +102,18 @@ def _dtype(name: str, config: object) -> torch.dtype:
 
 
 def pick_device(name: str) -> str:
-    """The device that a setting means; "auto" is the accelerator where there is one."""
-    if name != "auto":
+    """The device that a setting means; "auto" is the accelerator where there is one. Raises `UnsupportedModel` for one
+    that is not there."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, number = name.partition(":")
+    if int(number or 0) < _devices(kind):
         return name
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    why = " (this torch is a build for the CPU)" if kind == "cuda" and torch.version.cuda is None else ""
+    raise UnsupportedModel(f"CONDUIT_DEVICE: there is no {name} here{why}")
+
+
+def _devices(kind: str) -> int:
+    if kind == "cuda":
+        return torch.cuda.device_count()
+    return int(torch.backends.mps.is_available()) if kind == "mps" else 1

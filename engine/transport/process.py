@@ -184,8 +184,9 @@ class ProcessClient:
             self._wait_until_loaded(worker)
         except EngineStopped as error:
             worker.kill()
-            self._trouble = f"the worker cannot start: {error.message}"
-            log.error("%s", self._trouble)
+            # Callers are told this; the reason may name what is the operator's business.
+            self._trouble = "the worker cannot start; its log says why"
+            log.error("the worker cannot start: %s", error.message)
             return
         with self._lock:
             self._worker, self._trouble = worker, None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 import time
 from types import FrameType
 from typing import Any, Final
@@ -13,6 +15,7 @@ from service.http.admission import Admission
 from service.http.protocol import BoundedProtocol
 from service.settings import Settings
 
+_log = logging.getLogger("conduit.start")
 _LAST_WORDS_SECONDS: Final = 2
 """After the drain time, for error events to be written and connections to close."""
 
@@ -43,6 +46,11 @@ class DrainingServer(uvicorn.Server):
         self._patience = settings.drain_timeout + _LAST_WORDS_SECONDS
         self._give_up_at: float | None = None
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            _log.info("listening", extra={"url": _url(*self.servers[0].sockets[0].getsockname()[:2])})
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._admission.draining:
             super().handle_exit(sig, frame)
@@ -57,4 +65,9 @@ class DrainingServer(uvicorn.Server):
         now = time.monotonic()
         if self._give_up_at is None:
             self._give_up_at = now + self._patience
+            _log.info("stopping", extra={"running": self._admission.running, "patience": self._patience})
         return self._admission.running == 0 or now >= self._give_up_at
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

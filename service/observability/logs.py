@@ -49,8 +49,8 @@ def configure_logging(level: str, style: Literal["json", "text"]) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # These repeat every connection at a level that people switch on to see our own lines.
-    for chatty in ("httpcore", "httpx", "PIL", "asyncio"):
+    # These repeat every connection at a level that people switch on to see our own lines, or say what we say ourselves.
+    for chatty in ("httpcore", "httpx", "PIL", "asyncio", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 

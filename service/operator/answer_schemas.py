@@ -54,12 +54,13 @@ class ArchitectureBody(BaseModel):
 
 
 class ModelBody(BaseModel):
-    """OpenAI's model, with what it can read and how it may be asked."""
+    """OpenAI's model, what it can read and how it may be asked. `description`: the limits of the one that ships."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    description: str | None
     max_model_len: int
     architecture: ArchitectureBody
     policies: list[str]

@@ -16,6 +16,7 @@ from service.observability.metrics import CONTENT_TYPE
 from service.operator.answer_schemas import LivezBody, ModelBody, ModelsBody, ReadyzBody, VersionBody
 from service.operator.figures import StoreFigures
 from service.operator.public import for_strangers
+from service.shipped import limits_of
 from service.version import VERSION
 
 _NOT_NOW: Final = "Not now; the body says why."
@@ -114,6 +115,7 @@ class HealthEndpoint:
             "object": "model",
             "created": self._started,
             "owned_by": "conduit",
+            "description": limits_of(self._services.settings.model),
             "max_model_len": info.max_context,
             "architecture": {"input_modalities": ["text", "image"], "output_modalities": ["text"]},
             "policies": list(info.policies),
