@@ -8,7 +8,7 @@ order, over the mixed KV. Nothing is ever written back to an entry.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -125,7 +125,7 @@ class Prefill:
             self.prober.score_with_all_text(plan)
         if not undecided:
             return candidates.slots[:count]
-        chosen: Ints = candidates.slots[policy.select(found, count).cpu().numpy()]
+        chosen: Ints = candidates.slots[policy.select(replace(found, ratio=ratio), count).cpu().numpy()]
         return chosen
 
     def _pass(self, slots: Ints, watch: Capture | None = None) -> torch.Tensor:

@@ -80,8 +80,8 @@ def _of_asking(weights: torch.Tensor, part: slice, asked: range) -> torch.Tensor
 def attention_weights(queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Softmax in float32 of rotated queries [heads, rows, head_dim] over keys [kv_heads, slots, head_dim], without
     repeating keys: [kv_heads, group x rows, slots]. `mask` float32 [group x rows, slots] is added to the logits."""
-    grouped = _by_kv_head(queries, keys) * queries.shape[-1] ** -0.5
-    return torch.baddbmm(mask, grouped.float(), keys.float().transpose(1, 2)).softmax(dim=-1)
+    grouped = _by_kv_head(queries, keys).float() * queries.shape[-1] ** -0.5
+    return torch.baddbmm(mask, grouped, keys.float().transpose(1, 2)).softmax(dim=-1)
 
 
 def joined_by_head(head_mass: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -58,6 +58,7 @@ class Probe:
     contribution: mass and value norm joined head by head, [score layers, candidates] (see `engine.passes.score`).
     deviation: L2 distance of a candidate's key at layer 1 from the stored one, [candidates]. Layer 1 is the first to
     see context, and this is its exact value: layer 0's keys and values hold none.
+    ratio: the refresh ratio that the budget follows from.
     """
 
     mass: torch.Tensor
@@ -65,6 +66,7 @@ class Probe:
     image: torch.Tensor
     contribution: torch.Tensor = EMPTY
     deviation: torch.Tensor = EMPTY
+    ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class SelectingPolicy(Policy):
 
     def select(self, probe: Probe, budget: int) -> torch.Tensor:
         """Indices of the chosen candidates, ascending; `budget` of them unless the policy's options say otherwise.
-        With no plan, only `probe.image` is filled."""
+        With no plan, only `probe.image` and `probe.ratio` are filled."""
         raise NotImplementedError
 
 

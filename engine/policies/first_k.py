@@ -10,6 +10,7 @@ import torch
 
 from engine.policies import options
 from engine.policies.base import Probe, SelectingPolicy, offsets, register, top
+from engine.policies.base import budget as share
 
 MOST_TOKENS = 1_000_000
 SPREADS = ("even", "share")
@@ -63,8 +64,27 @@ class Epic(FirstK):
 @register
 @dataclass(frozen=True, slots=True)
 class VLCache(FirstK):
-    """The first share r of every image (without the layer-dependent ratio, whose formula is not public)."""
+    """The first share r of every image (without the layer-dependent ratio, whose formula is not public).
+
+    variant: "ours" spends the budget of all images together; "paper" takes ceil(r x tokens) of every image, exact ones
+    too, as the public code does."""
 
     spread: str = "share"
+    variant: str = "ours"
 
     name: ClassVar[str] = "vlcache"
+
+    def check(self) -> None:
+        FirstK.check(self)
+        options.one_of(self.name, "variant", self.variant, options.VARIANTS)
+
+    @property
+    def keeps_exact(self) -> bool:
+        return self.variant == "ours"
+
+    def select(self, probe: Probe, budget: int) -> torch.Tensor:
+        if self.variant == "ours" or self.tokens:
+            return FirstK.select(self, probe, budget)
+        sizes = torch.bincount(probe.image)
+        first = torch.tensor([share(probe.ratio, int(size)) for size in sizes], device=probe.image.device)
+        return torch.nonzero(offsets(probe.image) < first[probe.image]).flatten()

@@ -6,6 +6,9 @@ import math
 
 from engine.errors import UnknownPolicy
 
+# Of a published rule: with what holds for every policy of ours, or as the arm of CONDUIT's paper that bears its name.
+VARIANTS = ("ours", "paper")
+
 
 def one_of(policy: str, option: str, value: object, known: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in known:

@@ -28,6 +28,7 @@ Options = Mapping[str, object]
 Arm = tuple[str, Options]
 
 PAPER: Options = {"preset": "paper"}
+RELEASED: Options = {"variant": "paper"}
 VARIANTS: dict[str, tuple[Options, ...]] = {
     "conduit": (
         PAPER,
@@ -36,8 +37,12 @@ VARIANTS: dict[str, tuple[Options, ...]] = {
         {"score_layers": "0,2", "query_span": "last_2"},
         {"min_per_image": 2, "query_span": "tail"},
     ),
-    "cacheblend": ({"variant": "original"}, {"variant": "original", "measure": "keys"}),
+    "cacheblend": ({"variant": "original"}, {"variant": "original", "measure": "keys"}, RELEASED),
     "first_k": ({"spread": "share"},),
+    "kvshare": (RELEASED,),
+    "mpic_flat": (RELEASED,),
+    "prophetkv": (RELEASED,),
+    "vlcache": (RELEASED,),
 }
 # Every correction of every selecting policy that leaves something to correct, and of the paper's text passes.
 CORRECTED: list[Arm] = [
@@ -54,8 +59,13 @@ ARMS: list[Arm] = [
     *CORRECTED,
 ]
 WITH_RATIO = [(n, o) for n, o in ARMS if POLICIES[n].fixed_ratio is None]
-# MPIC-k and LegoLink-k refresh a fixed number of tokens, whatever the ratio between its ends is.
-BY_RATIO = [(n, o) for n, o in WITH_RATIO if not getattr(make_policy(n, o), "tokens", 0)]
+# MPIC-k and LegoLink-k refresh a fixed number of tokens, whatever the ratio between its ends is; VLCache's code rounds
+# up image by image.
+BY_RATIO = [
+    (n, o)
+    for n, o in WITH_RATIO
+    if not getattr(make_policy(n, o), "tokens", 0) and (n, o) != ("vlcache", RELEASED)
+]
 LAYERWISE = [(n, o) for n, o in BY_RATIO if issubclass(POLICIES[n], LayerwisePolicy)]
 SELECTING = [(n, o) for n, o in BY_RATIO if issubclass(POLICIES[n], SelectingPolicy)]
 ONE_IMAGE = [said("system", "Read them all, slowly."), user(0, "What is K?")]

@@ -46,7 +46,7 @@ def test_T2_nothing_refreshed_is_plain_reuse(bench: Bench, name: str, options: O
 
 @named(WITH_RATIO)
 def test_T9_canonical_first_image_is_kept(bench: Bench, name: str, options: Options) -> None:
-    """It is no candidate, its stored bits stay, and they are what full prefill computes. Only the paper's rule treats
+    """It is no candidate, its stored bits stay, and they are what full prefill computes. Only the released arms treat
     it like any other."""
     policy = make_policy(name, options)
     asked = ask(bench, [user(0, 1, "What is K?")], policy, PICTURES[:2])
@@ -59,7 +59,7 @@ def test_T9_canonical_first_image_is_kept(bench: Bench, name: str, options: Opti
         for kv in (prefill.kv, stored.kv, full.kv)
     )
     assert torch.allclose(kept, computed, atol=1e-5)
-    if options.get("preset") == "paper":
+    if not policy.keeps_exact:
         assert found.exact == (False, False)
     else:
         assert found.exact == (True, False) and found.refreshed[0] == 0 < found.refreshed[1]
@@ -107,7 +107,7 @@ def test_T14_every_shape_of_prompt_equals_a_plain_pass(
     asked = ask(bench, EDGES[edge], policy)
     prefill, found = asked.run(policy, 0.6)
     plain, candidates = asked.restored(policy, 0.6)
-    if options.get("preset") == "paper":
+    if not policy.refresh_text:
         run_plainly(plain, [asked.layout.text_slots()] * bench.family.shape.layers)
     shifted = zip(candidates.spans, candidates.entries, strict=True) if "correction" in options else ()
     logits = run_plainly(plain, computed_rows(asked, policy, 0.6), tuple(shifted))

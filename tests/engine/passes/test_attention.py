@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from engine.passes.attention import Causal, LastRow, Masked, Staircase
+from engine.passes.score import attention_weights
 
 HEADS, KV_HEADS, DIM, SLOTS = 4, 2, 8, 300
 GROUP = HEADS // KV_HEADS
@@ -78,3 +79,13 @@ def test_a_later_slot_never_changes_an_earlier_row() -> None:
         other_values[:, changed] += 3
         change = (form(queries, other_keys, other_values) - before).abs().amax(dim=(0, 2))
         assert torch.equal(change > 1e-6, slots >= changed)
+
+
+def test_scores_of_bfloat16_queries_are_those_of_their_float32_values() -> None:
+    """The scale is no power of two, so that a product in bfloat16 would round once more."""
+    draw = torch.Generator().manual_seed(5)
+    queries = (3 * torch.randn(4, 9, 48, generator=draw)).bfloat16()
+    keys = (3 * torch.randn(2, 30, 48, generator=draw)).bfloat16()
+    mask = torch.zeros(2 * 9, 30)
+    found = attention_weights(queries, keys, mask)
+    assert torch.equal(found, attention_weights(queries.float(), keys.float(), mask))
