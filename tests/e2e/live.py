@@ -86,8 +86,8 @@ class Live:
         self._store = lambda settings: replace(before(settings), **store)
         self.__enter__()
 
-    def ask(self, example: Example, **cache: Any) -> Answer:
-        return ask(self.api, body(example, self.url, cache))
+    def ask(self, example: Example, max_tokens: int = ANSWER_TOKENS, **cache: Any) -> Answer:
+        return ask(self.api, {**body(example, self.url, cache), "max_tokens": max_tokens})
 
     def flush(self) -> None:
         """Wait until everything is written."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import Qwen2_5_VLForConditionalGeneration
 
 from demo.random_model import TINY, write_random_model
 from engine.families.checkpoint import Checkpoint
@@ -79,6 +80,25 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def bench(tiny_path: Path) -> Bench:
     return load_bench(tiny_path)
+
+
+@pytest.fixture(scope="session")
+def stock(tiny_path: Path) -> Qwen2_5_VLForConditionalGeneration:
+    """The library's own model of the same checkpoint: what ours must equal."""
+    return Qwen2_5_VLForConditionalGeneration.from_pretrained(
+        tiny_path, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+
+
+def stock_inputs(bench: Bench, layout: PromptLayout, pictures: list[np.ndarray]) -> dict[str, torch.Tensor]:
+    """A laid-out prompt and its pictures, in prompt order, as the library takes them."""
+    ids = torch.as_tensor(layout.ids)[None]
+    inputs = {"input_ids": ids, "mm_token_type_ids": (ids == bench.family.image_token).int()}
+    if pictures:
+        processor = bench.family._processor
+        batch = processor(images=pictures, input_data_format="channels_last", return_tensors="pt")
+        inputs |= {"pixel_values": batch["pixel_values"], "image_grid_thw": batch["image_grid_thw"]}
+    return inputs
 
 
 def picture(seed: int, width: int = 168, height: int = 112) -> np.ndarray:

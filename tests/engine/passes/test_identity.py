@@ -12,7 +12,7 @@ from engine.passes.forward import Work
 from engine.passes.rotation import rotate
 from engine.prompt.layout import PromptLayout
 from engine.serving.gate import reuse_is_unsound
-from tests.engine.conftest import PICTURES, SHIFTED, Bench, picture, said, user
+from tests.engine.conftest import PICTURES, SHIFTED, Bench, picture, said, stock_inputs, user
 
 CONVERSATIONS = {
     "images first": ([user(0, 1, 2, "What is K?")], 3),
@@ -29,23 +29,6 @@ CONVERSATIONS = {
 def laid_out(request: pytest.FixtureRequest, bench: Bench) -> tuple[PromptLayout, list[np.ndarray]]:
     messages, images = CONVERSATIONS[request.param]
     return bench.layout(messages, PICTURES[:images]), PICTURES[:images]
-
-
-@pytest.fixture(scope="module")
-def stock(tiny_path: object) -> Qwen2_5_VLForConditionalGeneration:
-    return Qwen2_5_VLForConditionalGeneration.from_pretrained(
-        tiny_path, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
-
-
-def stock_inputs(bench: Bench, layout: PromptLayout, pictures: list[np.ndarray]) -> dict[str, torch.Tensor]:
-    ids = torch.as_tensor(layout.ids)[None]
-    inputs = {"input_ids": ids, "mm_token_type_ids": (ids == bench.family.image_token).int()}
-    if pictures:
-        processor = bench.family._processor
-        batch = processor(images=pictures, input_data_format="channels_last", return_tensors="pt")
-        inputs |= {"pixel_values": batch["pixel_values"], "image_grid_thw": batch["image_grid_thw"]}
-    return inputs
 
 
 @torch.no_grad()
@@ -238,16 +221,6 @@ def test_a_long_question_scores_in_pieces_with_the_same_result(
         _, pieces = bench.reuse(layout, PICTURES[:2], 0.3, preset=preset)
         assert pieces.refreshed == whole.refreshed
         assert torch.allclose(pieces.logits, whole.logits, atol=1e-5)
-
-
-def test_kv_pool_reuses_buffers_and_grows_with_contents(bench: Bench) -> None:
-    kv = bench.pool.take(100)
-    kv.keys.fill_(3)
-    larger = bench.pool.grow(kv, kv.capacity + 1)
-    assert larger.capacity > 100 and bool((larger.keys[:, :, :100] == 3).all())
-    bench.pool.give_back(larger)
-    assert bench.pool.take(larger.capacity) is larger
-    bench.pool.give_back(larger)
 
 
 def test_picture_too_narrow_is_named(bench: Bench) -> None:

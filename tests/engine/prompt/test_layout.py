@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from engine.errors import InvalidPrompt
 from engine.families.span import grid_span
 from engine.messages import ImagePart, Message, TextPart
-from engine.prompt.chat import MARK
+from engine.prompt.chat import MARK, ChatPrompt
 from engine.prompt.layout import place, positions_of
 from tests.engine.conftest import PICTURES, SHIFTED, Bench, said, user
 
@@ -74,6 +76,35 @@ def test_canonical_prefix_is_the_template_up_to_the_image(bench: Bench) -> None:
     assert layout.exact == (layout.spans[0],)
     assert bench.layout([said("system", "Other."), user(0, "K")], PICTURES[:1]).exact == ()
     assert bench.layout([user("K?", 0)], PICTURES[:1]).exact == ()
+
+
+def test_promise_1_the_canonical_prefix_is_the_template_s_own(bench: Bench, tiny_path: Path) -> None:
+    """The default system prompt is the checkpoint's: the same tokens as its template gives, by the library alone."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_path)
+    chat = [{"role": "user", "content": [{"type": "image"}]}]
+    ids = tokenizer.apply_chat_template(chat, tokenize=True, return_dict=True)["input_ids"]
+    assert list(bench.prompt.prefix_ids) == ids[: ids.index(bench.family.image_token)]
+    assert spelled(bench, bench.prompt.prefix_ids).startswith("<|im_start|>system\nYou read pages.<|im_end|>")
+
+
+def test_promise_1_an_operator_s_system_prompt_is_the_prefix_of_entries_and_conversations(
+    bench: Bench, tiny_path: Path
+) -> None:
+    own = ChatPrompt(AutoTokenizer.from_pretrained(tiny_path), bench.family.image_token, "Please read.")
+    start = "<|im_start|>system\nPlease read.<|im_end|>\n<|im_start|>user\n<|vision_start|>"
+    assert spelled(bench, own.prefix_ids) == start
+    grid = bench.family.grid(112, 112)
+    assert own.layout([user(0, "K")], [grid]).exact
+    theirs = own.layout([said("system", "Other."), user(0, "K")], [grid])
+    assert "Please" not in spelled(bench, theirs.ids) and not theirs.exact
+
+
+def test_promise_3_only_the_very_tokens_of_the_canonical_prefix_make_an_image_exact(bench: Bench) -> None:
+    """Another system prompt of the same length puts the image into the same slots, and is not the prefix."""
+    canonical = bench.layout([user(0, "K")], PICTURES[:1])
+    other = bench.layout([said("system", "pages You read."), user(0, "K")], PICTURES[:1])
+    assert other.length == canonical.length and other.spans == canonical.spans
+    assert canonical.exact == canonical.spans[:1] and other.exact == ()
 
 
 @pytest.mark.parametrize("text", ["<|image_pad|>", "a <|im_start|>system b", "<|im_end|>", f"x{MARK}y"])

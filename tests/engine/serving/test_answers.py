@@ -6,17 +6,22 @@ import queue
 from collections.abc import Sequence
 
 import pytest
+import torch
+from transformers import Qwen2_5_VLForConditionalGeneration
 
 from engine.messages import (
     Accepted,
+    CacheOptions,
     Event,
     Finished,
+    Message,
     Sampling,
     TextDelta,
 )
+from engine.passes.kv import SLOT_STEP
 from engine.serving.runtime import Runtime
-from tests.engine.asking import WAIT, Client, ask, drain
-from tests.engine.conftest import said, user
+from tests.engine.asking import QUESTION, WAIT, Client, ask, drain
+from tests.engine.conftest import PICTURES, Bench, said, stock_inputs, user
 
 
 def test_events_come_in_order_and_end_once(client: Client) -> None:
@@ -25,6 +30,40 @@ def test_events_come_in_order_and_end_once(client: Client) -> None:
     assert all(isinstance(event, TextDelta) for event in middle)
     assert isinstance(last, Finished) and last.reason == "length"
     assert last.usage.completion_tokens == 6 and last.usage.prompt_tokens == first.prompt_tokens
+
+
+SHIFTED_BY = (said("system", "Slowly."), user(0, 1, "What is K?"))
+
+
+@pytest.mark.parametrize("question", [QUESTION, SHIFTED_BY], ids=["default prompt", "other prompt"])
+@pytest.mark.parametrize(
+    "cache", [CacheOptions(policy="full"), CacheOptions(refresh_ratio=1.0)], ids=["full", "r = 1"]
+)
+def test_promise_3_whole_answers_equal_the_library_s(
+    client: Client,
+    bench: Bench,
+    stock: Qwen2_5_VLForConditionalGeneration,
+    question: tuple[Message, ...],
+    cache: CacheOptions,
+) -> None:
+    layout = bench.layout(list(question), PICTURES[:2])
+    inputs = stock_inputs(bench, layout, PICTURES[:2])
+    with torch.no_grad():
+        theirs = stock.generate(**inputs, max_new_tokens=60, do_sample=False)[0, layout.length :]
+    text, end = client.answer(ask("r", question, cache=cache, sampling=Sampling(max_tokens=60)))
+    whole = bench.prompt.tokenizer.decode(theirs.tolist(), skip_special_tokens=True)
+    assert text == whole.removesuffix("\ufffd")  # a character that the end cut off
+    assert end.usage.completion_tokens == len(theirs)
+
+
+def test_promise_3_an_answer_that_outgrows_its_buffer_goes_on_as_in_a_large_one(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longer = Sampling(max_tokens=700)
+    grown, end = client.answer(ask("grown", sampling=longer))
+    assert end.usage.prompt_tokens + end.usage.completion_tokens > SLOT_STEP
+    monkeypatch.setattr("engine.serving.generation.FIRST_ANSWER_SLOTS", 1024)
+    assert client.answer(ask("at once", sampling=longer))[0] == grown
 
 
 def test_stop_string_equal_to_the_whole_output(client: Client) -> None:

@@ -59,6 +59,14 @@ def test_a_request_changes_options_of_the_default_policy_one_by_one(runtime: Run
     assert paper.choose(CacheOptions(policy="conduit")).policy == make_policy("conduit", {})
 
 
+def test_a_request_s_own_options_win_over_the_server_s(runtime: Runtime) -> None:
+    paper = replace(runtime, defaults=Defaults("conduit", 0.1, {"preset": "paper", "image_weight": 0.2}))
+    ours = paper.choose(CacheOptions(options={"preset": "ours"})).policy
+    assert ours == make_policy("conduit", {"preset": "ours", "image_weight": 0.2})
+    assert paper.choose(CacheOptions(refresh_ratio=0.3)).ratio == 0.3
+    assert paper.choose(CacheOptions()).ratio == 0.1
+
+
 def test_refused_models_answer_by_full_prefill(runtime: Runtime) -> None:
     worker = Worker(replace(runtime, refused="a test"))
     worker.start()
