@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import BPE
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from engine.answer.detokenizer import Detokenizer
 from engine.answer.stops import StopStrings
 
-
-class ByteTokenizer:
-    """One token a byte."""
-
-    def decode(self, ids: list[int], **_: Any) -> str:
-        return bytes(ids).decode("utf-8", errors="replace")
+SPECIAL = 256
 
 
-def detokenize(data: bytes) -> list[str]:
-    stream = Detokenizer(ByteTokenizer())
-    return [*(stream.add(byte) for byte in data), stream.flush()]
+def byte_tokenizer() -> Tokenizer:
+    """One token a byte, its id the byte, and a special one."""
+    tokenizer = Tokenizer(BPE({spelled: byte for byte, spelled in bytes_to_unicode().items()}, []))
+    tokenizer.decoder = ByteLevel()
+    tokenizer.add_special_tokens(["<|im_end|>"])
+    assert tokenizer.token_to_id("<|im_end|>") == SPECIAL
+    return tokenizer
 
 
-@given(st.text())
+BYTES = byte_tokenizer()
+
+
+def detokenize(tokens: Iterable[int]) -> list[str]:
+    stream = Detokenizer(BYTES)
+    return [*(stream.add(token) for token in tokens), stream.flush()]
+
+
+@given(st.text().filter(lambda text: not text.endswith("\ufffd")))
 def test_pieces_add_up_to_the_text_and_never_split_a_character(text: str) -> None:
     pieces = detokenize(text.encode())
     assert "".join(pieces) == text
     if "\ufffd" not in text:
         assert all("\ufffd" not in piece for piece in pieces)
+
+
+def test_text_is_shown_as_soon_as_it_is_whole() -> None:
+    assert detokenize("a\u00e9b".encode()) == ["a", "", "\u00e9", "b", ""]
+
+
+def test_special_tokens_are_no_text() -> None:
+    assert "".join(detokenize([*b"ab", SPECIAL, *b"c"])) == "abc"
 
 
 @pytest.mark.parametrize("text", ["ab\U0001f600", "한국", "e\u0301"])
