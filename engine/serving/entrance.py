@@ -122,23 +122,28 @@ class Entrance:
         return self._refusal(request, len(self._entering))
 
     def _prepare(self, request: GenerateRequest, emit: Emit, submitted: float) -> None:
-        """On a preparing thread: lay out, and hand over or fail."""
-        failure: EngineError
+        """On a preparing thread: lay out, and hand over or fail. No variable here holds an error: its traceback refers
+        to this frame, and with it to the pixels."""
         try:
             prepared = prepare(self._runtime, request, submitted)
         except EngineError as error:
-            failure = error
+            self._turn_away(request.id, emit, error)
         except Exception:
             log.exception("request %s could not be prepared", request.id)
-            failure = InternalError("the request could not be prepared")
+            self._turn_away(request.id, emit, InternalError("the request could not be prepared"))
         else:
-            with self._door:
-                if not self._closed:
-                    self._inbox.put(Arrived(prepared, emit))
-                    return
-            failure = stopping()
-        self.leave(request.id)
-        fail(emit, request.id, failure)
+            self._hand_in(Arrived(prepared, emit))
+
+    def _hand_in(self, arrived: Arrived) -> None:
+        with self._door:
+            if not self._closed:
+                self._inbox.put(arrived)
+                return
+        self._turn_away(arrived.prepared.request.id, arrived.emit, stopping())
+
+    def _turn_away(self, request: str, emit: Emit, error: EngineError) -> None:
+        self.leave(request)
+        fail(emit, request, error)
 
 
 def stopping() -> EngineStopped:

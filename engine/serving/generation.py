@@ -56,6 +56,10 @@ class Prepared:
         """KV slots that the request may ever take."""
         return max(slots_needed(self.layout), self.layout.length + self.max_tokens)
 
+    def without_pixels(self) -> Prepared:
+        """All that decoding needs."""
+        return replace(self, request=replace(self.request, images=()))
+
 
 def prepare(runtime: Runtime, request: GenerateRequest, submitted: float) -> Prepared:
     """Check and lay out a request. Raises `EngineError` for what is wrong with it."""
@@ -130,6 +134,7 @@ class Generation:
         self._mark()
         self._report = self._make_report(prefilled)
         self._release()  # the entries are in the request's own KV now
+        self._prepared = self._prepared.without_pixels()
         self.first_logits = prefilled.logits
         self.take(prefilled.logits)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 from engine.errors import EngineError, InternalError, KvTooLarge, QueueFull
 from engine.messages import Accepted, Failed
@@ -17,16 +18,20 @@ from engine.serving.shadow import Shadow
 
 log = logging.getLogger(__name__)
 
+END = object()
+
 
 @dataclass(slots=True)
 class _Live:
-    """A request between `Accepted` and its terminal event. `shadowed`: it is to be checked by full prefill later."""
+    """A request between `Accepted` and its terminal event. `prepared` goes when its prefill is done, so that the pixels
+    do; `checked` is the same where a shadow check will need them. Nothing here may refer back to it: what is in a
+    cycle stays until the collector of cycles happens to run."""
 
-    prepared: Prepared
     emit: Emit
+    prepared: Prepared | None
+    checked: Prepared | None = None
     generation: Generation | None = None
     pieces: Iterator[None] | None = None
-    shadowed: bool = False
 
 
 class LiveRequests:
@@ -55,7 +60,7 @@ class LiveRequests:
         """Raises `EngineError` for a request that cannot be queued."""
         request = prepared.request.id
         self._queue(prepared)
-        self._live[request] = _Live(prepared, emit)
+        self._live[request] = _Live(emit, prepared)
         self._outbox.note(emit, Accepted(request, prepared.layout.length, prepared.layout.visual_tokens))
 
     def prefill_piece(self, request: str) -> None:
@@ -102,27 +107,25 @@ class LiveRequests:
                 self.end(request, InternalError("the request failed inside the engine"))
 
     def _prefill_piece(self, request: str, live: _Live) -> None:
-        if live.pieces is None:
-            live.generation = Generation(
-                self._runtime,
-                live.prepared,
-                lambda text: self._outbox.note(live.emit, text),
-                self._progress,
-            )
-            live.pieces = live.generation.prefill()
-        try:
-            next(live.pieces)
-        except StopIteration:
+        pieces = live.pieces or self._begin(live)
+        if next(pieces, END) is END:
             refine = 0 if live.generation is None else live.generation.refine_rows
             self._scheduler.prefilled(request, refine)
             self._settle(live)
             self._finish_if_done(request, live)
 
+    def _begin(self, live: _Live) -> Iterator[None]:
+        assert live.prepared is not None, "a prefill begins once"
+        show = partial(self._outbox.note, live.emit)
+        live.generation = Generation(self._runtime, live.prepared, show, self._progress)
+        live.pieces = live.generation.prefill()
+        return live.pieces
+
     def _settle(self, live: _Live) -> None:
         """After prefill only a shadow check needs the decoded images any more."""
-        live.shadowed = self._shadow.wants(live.prepared)
-        if not live.shadowed:
-            live.prepared = replace(live.prepared, request=replace(live.prepared.request, images=()))
+        prepared, live.prepared, live.pieces = live.prepared, None, None
+        if prepared is not None and self._shadow.wants(prepared):
+            live.checked = prepared
 
     def _decode(self, requests: tuple[str, ...]) -> None:
         for request in requests:
@@ -155,8 +158,8 @@ class LiveRequests:
     def _finish_if_done(self, request: str, live: _Live) -> None:
         generation = live.generation
         if generation is not None and generation.finished is not None:
-            if live.shadowed and generation.first_logits is not None:
-                self._shadow.offer(live.prepared, generation.first_logits)
+            if live.checked is not None and generation.first_logits is not None:
+                self._shadow.offer(live.checked, generation.first_logits)
             self._forget(request)
             self._outbox.note(live.emit, generation.finished)
 

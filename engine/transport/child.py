@@ -66,27 +66,29 @@ class Child:
     def _serve(self, started: Started) -> None:
         """Handle messages as they come."""
         pictures = KeptPictures()
-        while True:
-            try:
-                message: ToWorker = self._pipe.recv()
-            except (EOFError, OSError):
-                started.worker.hurry()  # the parent is gone: nobody is left to answer to
+        try:
+            while True:
+                self._handle(started, pictures, self._pipe.recv())
+        except (EOFError, OSError):
+            started.worker.hurry()  # the parent is gone: nobody is left to answer to
+            self._asked_to_stop.set()
+
+    def _handle(self, started: Started, pictures: KeptPictures, message: ToWorker) -> None:
+        """One message; nobody holds it while waiting for the next: it may be all pixels."""
+        match message:
+            case Submit(request):
+                started.worker.submit(pictures.unpacked(request), self._tell)
+            case Forget(keys):
+                pictures.forget(keys)
+            case Abort(request_id):
+                started.worker.abort(request_id)
+            case Call():
+                self._calls.submit(self._call, started, message)
+            case Stop(drain_seconds):
+                self._drain_seconds = drain_seconds
                 self._asked_to_stop.set()
-                return
-            match message:
-                case Submit(request):
-                    started.worker.submit(pictures.unpacked(request), self._tell)
-                case Forget(keys):
-                    pictures.forget(keys)
-                case Abort(request_id):
-                    started.worker.abort(request_id)
-                case Call():
-                    self._calls.submit(self._call, started, message)
-                case Stop(drain_seconds):
-                    self._drain_seconds = drain_seconds
-                    self._asked_to_stop.set()
-                case Launch():
-                    log.error("a second launch was asked of a running worker")
+            case Launch():
+                log.error("a second launch was asked of a running worker")
 
     def _tell(self, events: Sequence[Event]) -> None:
         self._send(Happened(tuple(events)))

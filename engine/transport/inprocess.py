@@ -50,22 +50,22 @@ class InProcessClient:
         return self._worker.status()
 
     async def submit(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
-        events = self._streams.open(request.id)
+        name = request.id
+        events = self._streams.open(name)
         ended = False
         try:
-            self._worker.submit(
-                replace(request, traceparent=request.traceparent or current_traceparent()),
-                self._streams.hand_over,
-            )
+            traced = replace(request, traceparent=request.traceparent or current_traceparent())
+            self._worker.submit(traced, self._streams.hand_over)
+            del request, traced  # with their pixels: a stream may last for minutes
             while not ended:
                 event = await events.get()
                 ended = isinstance(event, Finished | Failed)
                 yield event
         finally:
-            self._streams.close(request.id)
+            self._streams.close(name)
             # Closed early, by a client that went away: no abort after a normal end.
             if not ended:
-                self._worker.abort(request.id)
+                self._worker.abort(name)
 
     async def close(self, drain_seconds: float) -> None:
         await asyncio.to_thread(self._worker.stop, drain_seconds)

@@ -90,20 +90,21 @@ class ProcessClient:
         return replace(status, ready=not reasons, reasons=reasons, progress_seconds=progress)
 
     async def submit(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
-        events = self._streams.open(request.id)
+        name = request.id
+        events = self._streams.open(name)
         ended = False
         try:
-            self._post(
-                Submit(replace(request, traceparent=request.traceparent or current_traceparent())), request.id
-            )
+            traced = replace(request, traceparent=request.traceparent or current_traceparent())
+            self._post(Submit(traced), name)
+            del request, traced  # with their pixels: a stream may last for minutes
             while not ended:
                 event = await events.get()
                 ended = isinstance(event, Finished | Failed)
                 yield event
         finally:
-            self._streams.close(request.id)
+            self._streams.close(name)
             if not ended:
-                self._post(Abort(request.id), None)
+                self._post(Abort(name), None)
 
     async def _call(self, method: str, arguments: tuple[object, ...]) -> Any:
         """An admin call on the worker's store. Raises what it raised there, `EngineStopped` without a worker."""

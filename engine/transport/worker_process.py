@@ -92,19 +92,26 @@ class WorkerProcess:
             self.started.set_exception(EngineStopped("the worker ended while it was starting"))
 
     def _send(self) -> None:
-        while (message := self._outbox.get()) is not None:
-            try:
-                if isinstance(message, Submit):
-                    self._submit(message.request)
-                else:
-                    self._pipe.send(message)
-            except OSError:
-                return  # the supervisor sees the same end
-            except Exception:
-                log.exception("a message to the worker could not be sent")
-                if isinstance(message, Submit):
-                    lost = Failed(message.request.id, InternalError.code, "the request could not be sent")
-                    self._tell([lost])
+        while self._write(self._outbox.get()):
+            pass
+
+    def _write(self, message: ToWorker | None) -> bool:
+        """Send one message; False at the end. Nobody holds it while waiting for the next: it may be all pixels."""
+        if message is None:
+            return False
+        try:
+            if isinstance(message, Submit):
+                self._submit(message.request)
+            else:
+                self._pipe.send(message)
+        except OSError:
+            return False  # the supervisor sees the same end
+        except Exception:
+            log.exception("a message to the worker could not be sent")
+            if isinstance(message, Submit):
+                lost = Failed(message.request.id, InternalError.code, "the request could not be sent")
+                self._tell([lost])
+        return True
 
     def _submit(self, request: GenerateRequest) -> None:
         self._pipe.send(Submit(self._pictures.packed(request)))

@@ -30,9 +30,9 @@ from tests.engine.conftest import PICTURES, user
 WAIT = 60
 
 
-def image(pixels: np.ndarray) -> ImageInput:
+def image(pixels: np.ndarray, data: bytes | None = None) -> ImageInput:
     height, width, _ = pixels.shape
-    data = pixels.tobytes()
+    data = pixels.tobytes() if data is None else data
     return ImageInput(pixel_digest(width, height, data), width, height, data)
 
 
