@@ -93,9 +93,9 @@ def test_promise_1_an_operator_s_system_prompt_is_the_prefix_of_entries_and_conv
     own = ChatPrompt(AutoTokenizer.from_pretrained(tiny_path), bench.family.image_token, "Please read.")
     start = "<|im_start|>system\nPlease read.<|im_end|>\n<|im_start|>user\n<|vision_start|>"
     assert spelled(bench, own.prefix_ids) == start
-    grid = bench.family.grid(112, 112)
-    assert own.layout([user(0, "K")], [grid]).exact
-    theirs = own.layout([said("system", "Other."), user(0, "K")], [grid])
+    shape = bench.family.span(112, 112)
+    assert own.layout([user(0, "K")], [shape]).exact
+    theirs = own.layout([said("system", "Other."), user(0, "K")], [shape])
     assert "Please" not in spelled(bench, theirs.ids) and not theirs.exact
 
 
@@ -103,7 +103,7 @@ def test_promise_3_only_the_very_tokens_of_the_canonical_prefix_make_an_image_ex
     """Another system prompt of the same length puts the image into the same slots, and is not the prefix."""
     canonical = bench.layout([user(0, "K")], PICTURES[:1])
     other = bench.layout([said("system", "pages You read."), user(0, "K")], PICTURES[:1])
-    assert other.length == canonical.length and other.spans == canonical.spans
+    assert other.length == canonical.length and other.spans[0].start == canonical.spans[0].start
     assert canonical.exact == canonical.spans[:1] and other.exact == ()
 
 

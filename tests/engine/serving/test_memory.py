@@ -21,6 +21,7 @@ from engine.messages import CacheOptions, Event, Failed, Finished, GenerateReque
 from engine.passes.kv import KVPool, RequestKV
 from engine.serving.generation import Generation
 from engine.serving.load import load_runtime
+from engine.serving.runtime import Runtime
 from engine.serving.worker import Worker
 from engine.settings import Limits, ModelSettings
 from store.open import open_store
@@ -46,9 +47,7 @@ def no_collector() -> Iterator[None]:
 class Place:
     """A worker whose store and pool keep nothing, and an account of what its requests leave behind."""
 
-    def __init__(self, model: Path, patch: pytest.MonkeyPatch, shadow_share: float = 0.0) -> None:
-        store = open_store(StoreSettings(decoded_bytes=0))
-        runtime = load_runtime(ModelSettings(str(model), device="cpu"), store, "raw")
+    def __init__(self, runtime: Runtime, patch: pytest.MonkeyPatch, shadow_share: float = 0.0) -> None:
         family = runtime.family
         pool = KVPool(family.shape, family.dtype, family.device, keep=0)
         self.patch = patch
@@ -236,9 +235,16 @@ ENDINGS: dict[Callable[[Place], str], str] = {
 }
 
 
+@pytest.fixture(scope="module")
+def forgetful(tiny_path: Path) -> Runtime:
+    """Its store has no tier."""
+    store = open_store(StoreSettings(decoded_bytes=0))
+    return load_runtime(ModelSettings(str(tiny_path), device="cpu"), store, "raw")
+
+
 @pytest.fixture
-def place(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    place = Place(tiny_path, monkeypatch)
+def place(forgetful: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    place = Place(forgetful, monkeypatch)
     place.worker.start()
     yield place
     place.worker.stop(0)
