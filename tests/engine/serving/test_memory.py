@@ -267,9 +267,9 @@ def test_pixels_go_when_prefill_has_used_them(place: Place) -> None:
 
 
 def test_a_shadow_check_keeps_pixels_until_it_is_done(
-    tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+    forgetful: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Place(tiny_path, monkeypatch, shadow_share=1.0)
+    place = Place(forgetful, monkeypatch, shadow_share=1.0)
     place.worker.start()
     assert done(place) == "finished"
     eventually_free(place)
