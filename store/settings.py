@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,8 +13,8 @@ from store.residency.eviction import POLICIES
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """Sizes in bytes, times in seconds. A budget of 0 leaves the tier out, as does `path` or `redis_url`
-    None.
+    """Sizes in bytes, times in seconds. A budget of 0 leaves the tier out, as does `path` None or an
+    empty `redis_url`.
 
     path: directory of the disk tier. decoded_bytes: entries ready for the device, above the tiers.
     queue_bytes: entries waiting to be written; beyond it writing is skipped, never waited for. device: where
@@ -35,9 +36,13 @@ class StoreSettings:
     persist_on: Literal["first", "second"] = "first"
 
     def __post_init__(self) -> None:
+        if not (self.redis_url or "").strip():
+            object.__setattr__(self, "redis_url", None)
         for name in ("memory_bytes", "disk_bytes", "decoded_bytes", "queue_bytes", "redis_bytes"):
             if getattr(self, name) < 0:
                 raise InvalidSettings(f"{name} is negative")
+        if not 0 < self.redis_timeout < math.inf:
+            raise InvalidSettings(f"redis_timeout is a number of seconds above 0, not {self.redis_timeout}")
         if self.eviction not in POLICIES:
             raise InvalidSettings(f"eviction is one of {', '.join(POLICIES)}, not {self.eviction!r}")
         if self.persist_on not in ("first", "second"):

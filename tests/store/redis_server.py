@@ -104,6 +104,13 @@ def shared_server() -> Server:
     return server
 
 
-def keys_of(server: Server, number: int) -> list[bytes]:
-    """All keys of the record `number`."""
-    return list(server.client.scan_iter(f"vkv:{{{key_of(number).hex}}}:*"))
+def key_in(server: Server, number: int) -> str:
+    """The key of the record `number`, which must be there."""
+    key = f"vkv:{{{key_of(number).hex}}}"
+    assert server.client.exists(key)
+    return key
+
+
+def kept(server: Server) -> list[bytes]:
+    """All keys but those of the index."""
+    return [key for key in server.client.scan_iter() if not key.startswith(b"vkv:{index}")]

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 
 class Breaker:
-    """Opens after `failures` in a row; every `rest` seconds from then on one call may try, and closes it if
-    it works. Thread-safe."""
+    """Opens after `failures` within `rest` seconds, whatever worked in between: a slow line lets small answers through
+    and fails every large one. Open, it lets one call try every `rest` seconds, and closes if that works.
+    Thread-safe."""
 
     def __init__(self, failures: int, rest: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = failures
         self._rest = rest
         self._clock = clock
-        self._failures = 0
+        self._failed: deque[float] = deque(maxlen=failures)
+        self._open = False
         self._next_try = 0.0
         self._lock = threading.Lock()
 
     @property
     def open(self) -> bool:
-        return self._failures >= self._limit
+        return self._open
 
     def admits(self) -> bool:
         """Whether to call now. Of many callers at an open breaker one is admitted per `rest`."""
         with self._lock:
-            if self._failures < self._limit:
+            if not self._open:
                 return True
             now = self._clock()
             if now < self._next_try:
@@ -36,9 +39,13 @@ class Breaker:
 
     def worked(self) -> None:
         with self._lock:
-            self._failures = 0
+            if self._open:
+                self._open = False
+                self._failed.clear()
 
     def failed(self) -> None:
         with self._lock:
-            self._failures += 1
-            self._next_try = self._clock() + self._rest
+            now = self._clock()
+            self._failed.append(now)
+            self._next_try = now + self._rest
+            self._open |= len(self._failed) == self._limit and now - self._failed[0] <= self._rest

@@ -3,44 +3,45 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import (
-    ConnectionError as RedisConnectionError,
-)
-from redis.exceptions import (
-    OutOfMemoryError,
-    RedisClusterException,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import (
-    TimeoutError as RedisTimeoutError,
-)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, RedisClusterException, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
-from store.errors import TierFull, TierUnavailable
+from store.errors import StoreError, TierError, TierFull, TierUnavailable
 from store.tiers.redis.breaker import Breaker
+from store.tiers.redis.patience import Patience, pool_class
+from store.tiers.redis.url import check
 
 T = TypeVar("T")
 
 _FAILURES = 3
 _REST_SECONDS = 5.0
 _READ_SIZE = 1 << 18
+# A server slower than this is not worth waiting for: computing the entry is about as fast.
+_LEAST_RATE = 32 << 20
+
+
+class WrongType(TierUnavailable):
+    """A key of ours holds something of another type, which only somebody else can have written."""
 
 
 class RedisLink:
-    """Connects at the first call. `timeout` bounds each wait, for a connection and for each answer, in
-    seconds."""
+    """Connects at the first call. A call waits for the server `timeout` seconds at most, connecting included, and
+    longer only while bytes flow at 32 MiB/s or more. Raises InvalidSettings for a URL that cannot work."""
 
     def __init__(self, url: str, cluster: bool, timeout: float, breaker: Breaker | None = None) -> None:
+        check(url, cluster)
         self._url = url
         self._cluster = cluster
         self._timeout = timeout
+        self._patience = Patience(timeout, _LEAST_RATE)
         self._breaker = breaker or Breaker(_FAILURES, _REST_SECONDS)
         self._client: Any = None
         self._lock = threading.Lock()
@@ -57,18 +58,24 @@ class RedisLink:
             raise TierUnavailable("closed")
         if not self._breaker.admits():
             raise TierUnavailable("breaker_open")
+        self._patience.renew()
         try:
             result = work(self._connected())
-        except OutOfMemoryError as error:
-            raise TierFull("server_full", str(error)) from error
-        except (RedisTimeoutError, RedisConnectionError, RedisClusterException, OSError) as error:
-            self._breaker.failed()
-            reason = "timeout" if isinstance(error, RedisTimeoutError) else "unreachable"
-            raise TierUnavailable(reason, str(error)) from error
-        except RedisError as error:
-            raise TierUnavailable("refused", str(error)) from error
+        except StoreError:
+            raise
+        except Exception as error:
+            failure = translate(error)
+            if failure.reason in ("timeout", "unreachable", "failed"):
+                self._breaker.failed()
+            raise failure from error
         self._breaker.worked()
         return result
+
+    def each(self, begin: Callable[[Any], Iterable[T]]) -> Iterator[T]:
+        """What `begin` gives, with patience for every item."""
+        items = iter(self.run(begin))
+        while item := self.run(lambda _: [*_next(items)]):
+            yield item[0]
 
     def close(self) -> None:
         self._closed = True
@@ -78,31 +85,66 @@ class RedisLink:
                 self._client = None
 
     def _connected(self) -> Any:
-        with self._lock:
+        """Another thread that is connecting is waited for like the server."""
+        if not self._patience.wait(lambda seconds: self._lock.acquire(timeout=seconds)):
+            raise TimeoutError("connecting")
+        try:
             if self._client is None:
                 self._client = self._connect(protocol=3)
             return self._client
+        finally:
+            self._lock.release()
 
     def _connect(self, protocol: int) -> Any:
         """RESP3 where the server knows it."""
-        kind = redis.RedisCluster if self._cluster else redis.Redis
-        client = kind.from_url(
-            self._url,
-            protocol=protocol,
-            socket_timeout=self._timeout,
-            socket_connect_timeout=self._timeout,
-            socket_read_size=_READ_SIZE,
-            retry=Retry(NoBackoff(), 0),
-            maint_notifications_config=MaintNotificationsConfig(enabled=False),
-        )
+        options = {
+            "protocol": protocol,
+            "socket_timeout": self._timeout,
+            "socket_connect_timeout": self._timeout,
+            "socket_read_size": _READ_SIZE,
+            "retry": Retry(NoBackoff(), 0),
+            "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+        }
+        pool = pool_class(self._patience)
+        client: Any
+        if self._cluster:
+            client = redis.RedisCluster.from_url(self._url, connection_pool_class=pool, **options)
+        else:
+            client = redis.Redis.from_pool(pool.from_url(self._url, **options))
         try:
             client.ping()
-        except (RedisTimeoutError, RedisConnectionError):
-            client.close()
-            raise
         except ResponseError:
             client.close()
             if protocol == 2:
                 raise
             return self._connect(protocol=2)
+        except BaseException:
+            client.close()
+            raise
         return client
+
+
+def translate(error: Exception) -> TierError:
+    """What a driver raises, in the store's terms."""
+    match error:
+        case OutOfMemoryError():
+            return TierFull("server_full", str(error))
+        case MemoryError():
+            return TierFull("no_memory")
+        case RedisTimeoutError() | TimeoutError():
+            return TierUnavailable("timeout", str(error))
+        case RedisConnectionError() | RedisClusterException() | OSError():
+            return TierUnavailable("unreachable", str(error))
+        case ResponseError() if "WRONGTYPE" in str(error):
+            return WrongType("wrong_type", str(error))
+        case RedisError():
+            return TierUnavailable("refused", str(error))
+        case _:
+            return TierUnavailable("failed", f"{type(error).__name__}: {error}")
+
+
+def _next(items: Iterator[T]) -> Iterator[T]:
+    """One item, or none."""
+    for item in items:
+        yield item
+        return

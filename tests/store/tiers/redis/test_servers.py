@@ -8,7 +8,7 @@ from store.errors import TierUnavailable
 from store.records.header import PIECE_BYTES
 from store.residency.eviction import never_held
 from store.tiers.redis.tier import RedisTier
-from tests.store.redis_server import Server
+from tests.store.redis_server import Server, kept
 from tests.store.samples import (
     content,
     key_of,
@@ -26,9 +26,9 @@ class TestKinds:
             tier = RedisTier(server.url, 8 * MIB, cluster=True, timeout=5.0)
             for number in range(6):
                 tier.put(record_of(number, 2 * PIECE_BYTES), NOW + number, never_held)
-            kept = [number for number in range(6) if tier.contains(key_of(number).digest)]
-            assert kept == [3, 4, 5]
-            for number in kept:
+            held = [number for number in range(6) if tier.contains(key_of(number).digest)]
+            assert held == [3, 4, 5]
+            for number in held:
                 found = read(tier, key_of(number).digest)
                 assert found is not None and content(found) == content(record_of(number, 2 * PIECE_BYTES))
             tier.touch(key_of(3).digest, NOW + 100)
@@ -36,9 +36,9 @@ class TestKinds:
             assert tier.stats().bytes_physical > 0
             again = RedisTier(server.url, 8 * MIB, cluster=True, timeout=5.0)
             assert {row.digest: row for row in again.rows()} == {row.digest: row for row in tier.rows()}
-            for number in kept:
+            for number in held:
                 assert tier.delete(key_of(number).digest)
-            assert server.client.dbsize() == 0
+            assert kept(server) == []
             again.close()
             tier.close()
 
