@@ -107,15 +107,14 @@ class TierStack(Generic[E]):
         """Now, from all of `tiers`."""
         found = False
         for tier in tiers:
-            try:
+            with self.health.noting(tier.name):
                 found |= tier.delete(digest, reason)
-            except TierError as error:
-                self.health.failed(tier.name, error)
         return found
 
     def touch(self, digest: bytes, when: float) -> None:
         for tier in self.tiers:
-            tier.touch(digest, when)
+            with self.health.noting(tier.name):
+                tier.touch(digest, when)
 
     def flush(self, timeout: float | None) -> bool:
         return self.writer.flush(timeout)
@@ -129,7 +128,8 @@ class TierStack(Generic[E]):
     def close(self, timeout: float) -> None:
         self.writer.close(timeout)
         for tier in self.tiers:
-            tier.close()
+            with self.health.noting(tier.name):
+                tier.close()
 
     def _read(self, tier: Tier, digest: bytes) -> Record | None:
         reader = RecordReader(digest, self._codec.identity, self._buffers)
@@ -161,10 +161,8 @@ class TierStack(Generic[E]):
 
     def _discard(self, tier: Tier, digest: bytes) -> None:
         def delete() -> None:
-            try:
+            with self.health.noting(tier.name):
                 tier.delete(digest)
-            except TierError as error:
-                self.health.failed(tier.name, error)
 
         if not self.writer.offer(Job(digest, 0, delete)):
             self._drop("queue_full")

@@ -10,6 +10,7 @@ from store.care.scrub import scrub
 from store.errors import TierError
 from store.parts import Parts
 from store.records.keys import DIGEST_BYTES, owner
+from store.residency.counters import TierCounters
 from store.residency.decoded import E
 from store.residency.index import Row
 from store.tiers.protocol import Tier
@@ -20,6 +21,7 @@ from store.types import (
     EvictResult,
     QuotaInfo,
     StoreStats,
+    TierStats,
     VerifyProgress,
 )
 
@@ -42,10 +44,10 @@ class StoreAdmin(Generic[E]):
     def stats(self) -> StoreStats:
         """Opens the tiers, if nothing has yet, so that `degraded` says what is wrong with them."""
         stack = self._stack
-        tiers = tuple(tier.stats() for tier in stack.tiers)
+        tiers = tuple(self._figures(tier) for tier in stack.tiers)
         # Of an entry in several tiers the slowest counts, which holds the record.
         records = {row.digest: row for _, rows in self._rows() for row in rows}.values()
-        problems = [problem for tier in stack.tiers for problem in tier.problems()]
+        problems = [problem for tier in stack.tiers for problem in self._problems(tier)]
         queued, queued_bytes = stack.writer.depth
         return StoreStats(
             tiers=tiers,
@@ -192,18 +194,27 @@ class StoreAdmin(Generic[E]):
             (_QUEUED, [slot.row() for slot in self._stack.writer.all_pending()]),
         ]
         for tier in self._stack.tiers:
-            try:
+            with self._stack.health.noting(tier.name):
                 rows.append((tier.name, tier.rows()))
-            except TierError as error:
-                self._stack.health.failed(tier.name, error)
         return rows
 
+    def _figures(self, tier: Tier) -> TierStats:
+        figures = TierCounters(tier.name).stats(False, 0, 0, 0, 0)
+        with self._stack.health.noting(tier.name):
+            figures = tier.stats()
+        return figures
+
+    def _problems(self, tier: Tier) -> tuple[str, ...]:
+        problems: tuple[str, ...] = ()
+        with self._stack.health.noting(tier.name):
+            problems = tier.problems()
+        return problems
+
     def _ask(self, tier: Tier, digest: bytes) -> Row | None:
-        try:
-            return tier.row(digest)
-        except TierError as error:
-            self._stack.health.failed(tier.name, error)
-            return None
+        row = None
+        with self._stack.health.noting(tier.name):
+            row = tier.row(digest)
+        return row
 
 
 def _owner(row: Row) -> str:

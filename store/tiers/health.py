@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from store.errors import TierError, TierUnavailable
 
@@ -25,13 +27,22 @@ class Health:
             fresh = tier not in self._faults
             self._faults[tier] = str(error)
         if fresh:
-            _log.warning("tier %s failed: %s", tier, error)
+            # Where nobody foresaw the fault, its place is wanted.
+            _log.warning("tier %s failed: %s", tier, error, exc_info=error.reason == "failed")
 
     def worked(self, tier: str) -> None:
         if tier in self._faults:
             with self._lock:
                 self._faults.pop(tier, None)
             _log.info("tier %s works again", tier)
+
+    @contextmanager
+    def noting(self, tier: str) -> Iterator[None]:
+        """What the tier fails at is noted, and that is all."""
+        try:
+            yield
+        except TierError as error:
+            self.failed(tier, error)
 
     def faults(self) -> tuple[str, ...]:
         with self._lock:

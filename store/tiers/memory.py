@@ -12,10 +12,11 @@ from store.residency.counters import TierCounters
 from store.residency.eviction import POLICIES, HoldOf, Policy, choose, lru
 from store.residency.index import Index, Row
 from store.settings import StoreSettings
-from store.tiers.protocol import Sink, TierKind, register
+from store.tiers.protocol import Sink, TierKind, register, sealed
 from store.types import TierStats
 
 
+@sealed
 class MemoryTier:
     """Keeps records as bytes of its own under a byte budget that is never exceeded."""
 

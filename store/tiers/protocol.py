@@ -1,23 +1,28 @@
 """What a tier is: a place for records that moves bytes and decides nothing about them.
 
-A new tier is one file in `store/tiers` (or a folder with a `tier.py`) that calls `register`; it then joins
-the contract tests and `open_store`.
+A new tier is one file in `store/tiers` (or a folder with a `tier.py`) with a class that is `sealed`, and that calls
+`register`; it then joins the contract tests and `open_store`.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
+from store.errors import StoreError, TierFull, TierUnavailable
 from store.records.header import Manifest
 from store.records.record import Record
 from store.residency.eviction import HoldOf
 from store.residency.index import Row
 from store.settings import StoreSettings
 from store.types import TierStats
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Sink(Protocol):
@@ -79,6 +84,31 @@ class Tier(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+_CALLS = tuple(name for name, item in vars(Tier).items() if not name.startswith("_") and callable(item))
+
+
+def sealed(kind: type[T]) -> type[T]:
+    """Put on the class of a tier: whatever happens underneath, its methods raise nothing that is not the store's."""
+    for name in _CALLS:
+        setattr(kind, name, _sealed(getattr(kind, name)))
+    return kind
+
+
+def _sealed(call: Callable[..., R]) -> Callable[..., R]:
+    @functools.wraps(call)
+    def sealed_call(*arguments: Any, **options: Any) -> R:
+        try:
+            return call(*arguments, **options)
+        except StoreError:
+            raise
+        except MemoryError as error:
+            raise TierFull("no_memory") from error
+        except Exception as error:
+            raise TierUnavailable("failed", f"{type(error).__name__}: {error}") from error
+
+    return sealed_call
 
 
 Build = Callable[[StoreSettings], "Tier | None"]

@@ -61,6 +61,7 @@ class FaultyTier:
         return self.inner.contains(digest)
 
     def touch(self, digest: bytes, when: float) -> None:
+        self._fail()
         self.inner.touch(digest, when)
 
     def row(self, digest: bytes) -> Row | None:
@@ -72,18 +73,23 @@ class FaultyTier:
         return self.inner.rows()
 
     def stats(self) -> TierStats:
+        self._fail()
         return self.inner.stats()
 
     def problems(self) -> tuple[str, ...]:
+        self._fail()
         return self.inner.problems()
 
     def flush(self) -> None:
+        self._fail()
         self.inner.flush()
 
     def compact(self) -> int:
+        self._fail()
         return self.inner.compact()
 
     def close(self) -> None:
+        self._fail()
         self.inner.close()
 
     def _fail(self) -> None:

@@ -30,7 +30,7 @@ from store.residency.eviction import POLICIES, HoldOf, Policy, choose, lru
 from store.residency.index import Index, Row
 from store.settings import StoreSettings
 from store.tiers.lmdb.environment import Environment, Opened
-from store.tiers.protocol import Sink, TierKind, register
+from store.tiers.protocol import Sink, TierKind, register, sealed
 from store.tiers.serial import SerialThread
 from store.types import TierStats
 
@@ -46,6 +46,7 @@ _HEADROOM = 0.28
 _MIN_HEADROOM = 16 << 20
 
 
+@sealed
 class LmdbTier:
     """`budget` bounds the bytes of all records; the file may be up to 1.28 times as large (at least 16 MiB
     more)."""

@@ -16,7 +16,7 @@ from store.residency.counters import TierCounters
 from store.residency.eviction import POLICIES, HoldOf, Policy, choose, lru
 from store.residency.index import Row
 from store.settings import StoreSettings
-from store.tiers.protocol import Sink, TierKind, register
+from store.tiers.protocol import Sink, TierKind, register, sealed
 from store.tiers.redis.index import SharedIndex
 from store.tiers.redis.link import RedisLink, WrongType
 from store.tiers.redis.remote import MANIFEST, Draft, push, record_key
@@ -29,6 +29,7 @@ _CHORE_SECONDS = 5.0
 _REBUILD_SECONDS = 600.0
 
 
+@sealed
 class RedisTier:
     """`budget` bounds the bytes of all records; 0 leaves that to the server's `maxmemory`. `timeout` in
     seconds. Raises InvalidSettings for a URL that cannot work."""
