@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
 from engine.errors import EngineError
 from engine.messages import EngineInfo
 from engine.serving.admin import AdminDesk
-from engine.serving.load import load_runtime, pick_device
+from engine.serving.device import host_bytes, pick_device
+from engine.serving.load import load_runtime
 from engine.serving.worker import Worker
 from engine.settings import Limits, ModelSettings
 from store.open import Store, open_store
@@ -63,12 +61,3 @@ def kv_budget(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         return int(free * DEVICE_SHARE)
     return int(host_bytes() * HOST_SHARE)
-
-
-def host_bytes() -> int:
-    """Memory of this machine, or of the container where that has less (control groups, both versions)."""
-    known = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):
-            known.append(int(Path(limit).read_text()))
-    return min(known)

@@ -24,8 +24,9 @@ EDGE = 112
 def reuse_is_unsound(family: Family, prompt: ChatPrompt, pool: KVPool) -> str | None:
     """None where reuse may be trusted on this model, else the reason why not.
 
-    Three comparisons on a picture of noise: our full prefill against the library's own; a pass by sequence order over
-    stale KV, all rows refreshed (r = 1 by the refresh path), behind a shifted prefix, against full prefill; and the
+    Four comparisons on a picture of noise: our full prefill against the library's own; the restored picture behind a
+    shifted prefix (r = 0), row by row at the first layer, which sees no context, against full prefill; a pass by
+    sequence order over stale KV, all rows refreshed (r = 1 by the refresh path), there, against full prefill; and the
     restored picture behind its canonical prefix (r = 0) against full prefill.
     """
     check = _Check(family, prompt, pool)
@@ -35,6 +36,8 @@ def reuse_is_unsound(family: Family, prompt: ChatPrompt, pool: KVPool) -> str | 
     full = check.prefill(shifted).full().logits
     if not check.close(full, stock):
         return "full prefill differs from the library's own"
+    if not check.close(check.first_layer_restored(shifted), check.first_layer_computed(shifted)):
+        return "restored keys differ from fresh ones where nothing but their place does"
     if not check.close(check.refresh_all(shifted), full):
         return "refreshing every row differs from full prefill"
     if not check.close(check.reuse(canonical), check.prefill(canonical).full().logits):
@@ -63,6 +66,20 @@ class _Check:
 
     def reuse(self, layout: PromptLayout) -> torch.Tensor:
         return self.prefill(layout).reuse([self._entry], make_policy("reuse", {}), 0.0).logits
+
+    def first_layer_restored(self, layout: PromptLayout) -> torch.Tensor:
+        """The picture's keys of layer 0 as they are restored: [kv_heads, rows, head_dim]."""
+        prefill = self.prefill(layout)
+        prefill.restore([self._entry], make_policy("reuse", {}), 0.0)
+        return self._first_layer(prefill)
+
+    def first_layer_computed(self, layout: PromptLayout) -> torch.Tensor:
+        prefill = self.prefill(layout)
+        prefill.full()
+        return self._first_layer(prefill)
+
+    def _first_layer(self, prefill: Prefill) -> torch.Tensor:
+        return prefill.kv.keys[0][:, torch.as_tensor(prefill.layout.restored_slots())].clone()
 
     def refresh_all(self, layout: PromptLayout) -> torch.Tensor:
         """Every row through the path of scattered rows, which the r = 1 of a request does not take."""

@@ -17,6 +17,7 @@ from engine.messages import CacheOptions
 from engine.passes.kv import KVPool
 from engine.phases import phase
 from engine.prompt.chat import ChatPrompt
+from engine.serving.device import free_bytes, pick_device
 from engine.serving.gate import reuse_is_unsound
 from engine.serving.heap import keep_large_blocks_apart
 from engine.serving.hub import checkpoint_folder
@@ -54,13 +55,10 @@ def load_runtime(settings: ModelSettings, store: Store[ImageKV], codec: str) -> 
 def _load(folder: Path, settings: ModelSettings, store: Store[ImageKV], codec: str) -> Runtime:
     config = AutoConfig.from_pretrained(folder)
     served = family_of((config.architectures or ["none"])[0])
-    if not list(folder.glob("*.safetensors")):
-        raise UnsupportedModel(
-            f"the checkpoint {settings.path!r} has no *.safetensors file; others are not read"
-        )
     dtype = _dtype(settings.dtype, config)
     device = pick_device(settings.device)
     checkpoint = Checkpoint(folder, dtype, device)
+    checkpoint.check(free_bytes(device))
     with phase("weights loaded", model=settings.path, dtype=str(dtype), device=device):
         family = served.load(checkpoint)
     prompt = ChatPrompt(checkpoint.tokenizer, family.image_token, settings.system)
@@ -99,21 +97,3 @@ def _dtype(name: str, config: object) -> torch.dtype:
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise UnsupportedModel(f"CONDUIT_DTYPE: {name!r} is no floating-point dtype")
     return dtype
-
-
-def pick_device(name: str) -> str:
-    """The device that a setting means; "auto" is the accelerator where there is one. Raises `UnsupportedModel` for one
-    that is not there."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, number = name.partition(":")
-    if int(number or 0) < _devices(kind):
-        return name
-    why = " (this torch is a build for the CPU)" if kind == "cuda" and torch.version.cuda is None else ""
-    raise UnsupportedModel(f"CONDUIT_DEVICE: there is no {name} here{why}")
-
-
-def _devices(kind: str) -> int:
-    if kind == "cuda":
-        return torch.cuda.device_count()
-    return int(torch.backends.mps.is_available()) if kind == "mps" else 1

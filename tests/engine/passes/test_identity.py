@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,8 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 
 from engine.passes.decode import Decoder, decode_step
 from engine.passes.forward import Work
+from engine.passes.kv import RequestKV
+from engine.passes.restore import restore
 from engine.passes.rotation import rotate
 from engine.prompt.layout import PromptLayout
 from engine.serving.gate import reuse_is_unsound
@@ -196,7 +200,7 @@ def test_gate_passes_a_sound_model(bench: Bench) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("fault", "reason"),
-    [("positions", "library"), ("restore", "canonical")],
+    [("positions", "library"), ("keys", "restored keys"), ("values", "canonical")],
 )
 def test_gate_refuses_a_faulty_model(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, fault: str, reason: str
@@ -205,7 +209,12 @@ def test_gate_refuses_a_faulty_model(
         rope = bench.family.rope
         monkeypatch.setattr(bench.family, "rope", lambda positions: rope(positions * 2))
     else:
-        monkeypatch.setattr("engine.passes.refresh.restore", lambda kv, spans, entries, rope: kv.keys.zero_())
+
+        def restore_wrongly(kv: RequestKV, *restored: Any) -> None:
+            restore(kv, *restored)
+            getattr(kv, fault).zero_()
+
+        monkeypatch.setattr("engine.passes.refresh.restore", restore_wrongly)
     found = reuse_is_unsound(bench.family, bench.prompt, bench.pool)
     assert found is not None and reason in found
 

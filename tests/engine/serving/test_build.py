@@ -9,7 +9,8 @@ import torch
 
 from engine.errors import UnsupportedModel
 from engine.serving.build import kv_budget, start_worker
-from engine.serving.load import load_runtime, pick_device, weights_fingerprint
+from engine.serving.device import pick_device
+from engine.serving.load import load_runtime, weights_fingerprint
 from engine.settings import Limits, ModelSettings
 from store.open import open_store
 from store.settings import StoreSettings

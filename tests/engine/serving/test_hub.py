@@ -13,8 +13,8 @@ from huggingface_hub import errors
 
 from engine.errors import UnsupportedModel
 from engine.phases import phase
+from engine.serving.device import pick_device
 from engine.serving.hub import checkpoint_folder
-from engine.serving.load import pick_device
 
 ANSWER = httpx.Response(404, request=httpx.Request("GET", "https://hub.invalid"))
 
