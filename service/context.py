@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from engine.client import EngineClient
 from service.http.admission import Admission
-from service.http.validation import BodyLimits
+from service.http.body import BodyLimits
 from service.images.loader import ImageLoader
 from service.observability.metrics import Metrics
 from service.settings import Settings
@@ -22,7 +22,7 @@ class Services:
 
     @property
     def body_limits(self) -> BodyLimits:
-        return BodyLimits(self.settings.max_body_bytes, self.settings.body_timeout)
+        return BodyLimits(self.settings.max_body_bytes, self.settings.body_timeout, self.admission)
 
     @property
     def model_names(self) -> tuple[str, ...]:

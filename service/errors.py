@@ -24,6 +24,7 @@ class ErrorKind:
 
 _INVALID: Final = ErrorKind(400, "invalid_request_error")
 _SERVER: Final = ErrorKind(500, "server_error")
+_NAME_SHOWN: Final = 64
 
 ERROR_TABLE: Final[Mapping[str, ErrorKind]] = {
     # the request
@@ -78,6 +79,11 @@ def error_kind(code: str) -> ErrorKind:
 def error_body(code: str, message: str, param: str | None = None) -> dict[str, Any]:
     """The OpenAI error body; all four keys are always there."""
     return {"error": {"message": message, "type": error_kind(code).type, "param": param, "code": code}}
+
+
+def shown(name: str) -> str:
+    """A name that the caller made up: cut, and without what cannot be shown."""
+    return "".join(character for character in name[:_NAME_SHOWN] if character.isprintable())
 
 
 class ServiceError(Exception):

@@ -20,12 +20,12 @@ class AnswerFrame:
     model: str
     created: int
 
-    def completion(self, text: str, logprobs: Sequence[TokenLogprob], end: Finished) -> dict[str, Any]:
-        """The whole answer as one JSON body. `logprobs` are those of all its tokens."""
+    def completion(self, text: str, logprobs: Sequence[TokenLogprob] | None, end: Finished) -> dict[str, Any]:
+        """The whole answer as one JSON body. `logprobs` are those of all its tokens, None if nobody asked."""
         choice = {
             "index": 0,
             "message": {"role": "assistant", "content": text, "refusal": None},
-            "logprobs": _logprobs_body(logprobs),
+            "logprobs": None if logprobs is None else _logprobs_body(logprobs),
             "finish_reason": end.reason,
         }
         return {
@@ -53,7 +53,8 @@ class AnswerFrame:
     def _chunk(
         self, delta: dict[str, Any], logprobs: Sequence[TokenLogprob] = (), reason: str | None = None
     ) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "logprobs": _logprobs_body(logprobs), "finish_reason": reason}
+        told = _logprobs_body(logprobs) if logprobs else None
+        choice = {"index": 0, "delta": delta, "logprobs": told, "finish_reason": reason}
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
     def _head(self, kind: str) -> dict[str, Any]:
@@ -129,9 +130,7 @@ def image_body(image: ImageReport) -> dict[str, Any]:
     }
 
 
-def _logprobs_body(tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-    if not tokens:
-        return None
+def _logprobs_body(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
     content = [
         {**_token_body(token.token, token.logprob), "top_logprobs": [_token_body(*top) for top in token.top]}
         for token in tokens

@@ -1,5 +1,5 @@
 """What answers look like, for the OpenAPI document. Routes write their answers by hand (`service.chat.answer`);
-tests/service/test_openapi.py holds them to these."""
+tests/service/http/test_openapi.py holds them to these."""
 
 from __future__ import annotations
 

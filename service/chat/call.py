@@ -28,14 +28,16 @@ _PIN_SECONDS: Final = 1800.0
 
 class Call:
     """Making one checks what needs no waiting. It keeps the options of the request and none of its
-    contents."""
+    contents. `deadline` is on the clock of the running loop."""
 
-    def __init__(self, services: Services, record: RequestRecord, chat: ChatRequest, tenant: str) -> None:
+    def __init__(
+        self, services: Services, record: RequestRecord, chat: ChatRequest, tenant: str, deadline: float
+    ) -> None:
         self._services = services
         self._record = record
         self._account = tenant
         self._tenant = namespace(tenant, chat.salt)
-        self._deadline = asyncio.get_running_loop().time() + services.settings.request_timeout
+        self._deadline = deadline
         self._cache = _cache_options(chat, services.client.info.policies)
         self._sampling = _sampling(chat)
         self._priority = _priority(chat, services)
@@ -93,7 +95,8 @@ class Call:
             "x-cache": x_cache(end.report.images),
             "server-timing": server_timing({"images": self._record.images_seconds, **timing}),
         }
-        body = self._frame.completion("".join(text), [*logprobs, *end.logprobs], end)
+        said = [*logprobs, *end.logprobs] if self._sampling.logprobs is not None else None
+        body = self._frame.completion("".join(text), said, end)
         return JSONResponse(body, headers=headers)
 
     async def chunks(self, generation: Generation) -> AsyncGenerator[bytes, None]:

@@ -3,12 +3,13 @@ from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from engine.messages import ImagePart, Message, Part, Role, TextPart
 from service.chat.schemas import (
+    MAX_TEXT,
     Base64Source,
     Block,
     ChatMessage,
@@ -55,28 +56,38 @@ def read_conversation(request: ChatRequest, max_images: int) -> Conversation:
             f"The conversation holds {len(images)} images; the limit is {max_images} over all turns.",
             param=images[max_images].param,
         )
+    _check_length(messages)
     return Conversation(messages, tuple(images))
+
+
+def _check_length(messages: Sequence[Message]) -> None:
+    texts = (part.text for message in messages for part in message.parts if isinstance(part, TextPart))
+    length = sum(len(text) for text in texts)
+    if length > MAX_TEXT:
+        message = f"The texts have {length} characters in all; the limit is {MAX_TEXT}."
+        raise RequestError("request_too_large", message, param="messages")
 
 
 def _shorthand(request: ChatRequest, images: list[PlacedImage]) -> Message:
     parts: list[Part] = []
     for i, text in enumerate(request.images or ()):
         parts.append(_place(ImageReference(text), f"images[{i}]", images))
-    parts.append(_text(request.prompt or "", "prompt"))
+    parts.append(TextPart(request.prompt or ""))
     return _message("user", parts, "prompt")
 
 
 def _turn(message: ChatMessage, param: str, images: list[PlacedImage]) -> Message:
-    content, place = message.content, f"{param}.content"
+    content, place = message.content or "", f"{param}.content"
     parts: list[Part] = (
-        [_text(content, place)] if isinstance(content, str) else list(_parts(content, place, images))
+        [TextPart(content)] if isinstance(content, str) else list(_parts(content, place, images))
     )
     return _message(_ROLES[message.role], parts, place)
 
 
 def _message(role: Role, parts: list[Part], param: str) -> Message:
-    if not any(isinstance(part, ImagePart) or part.text.strip() for part in parts):
-        raise RequestError("invalid_prompt", "A message must hold text or an image.", param=param)
+    """Others than the user may have said nothing: an empty answer can be sent back as it came."""
+    if role == "user" and not any(isinstance(part, ImagePart) or part.text.strip() for part in parts):
+        raise RequestError("invalid_prompt", "A message of the user must hold text or an image.", param=param)
     return Message(role, tuple(part for part in parts if isinstance(part, ImagePart) or part.text))
 
 
@@ -84,7 +95,7 @@ def _parts(blocks: list[Block], param: str, images: list[PlacedImage]) -> Iterat
     for i, block in enumerate(blocks):
         place = f"{param}[{i}]"
         if isinstance(block, TextBlock):
-            yield _text(block.text, f"{place}.text")
+            yield TextPart(block.text)
         else:
             reference, field = _reference(block)
             yield _place(reference, f"{place}.{field}", images)
@@ -105,14 +116,3 @@ def _reference(block: ImageUrlBlock | InputImageBlock | ImageBlock) -> tuple[Ima
 def _place(reference: ImageReference, param: str, images: list[PlacedImage]) -> ImagePart:
     images.append(PlacedImage(reference, param))
     return ImagePart(len(images) - 1)
-
-
-def _text(text: str, param: str) -> TextPart:
-    if text.lstrip()[:11].lower() == "data:image/":
-        # Left alone, the base64 would become some hundred thousand tokens of prompt.
-        raise RequestError(
-            "invalid_request",
-            "This text is an image's data URL; send it as a part of type 'image_url'.",
-            param=param,
-        )
-    return TextPart(text)

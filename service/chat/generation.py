@@ -48,13 +48,15 @@ class Generation:
                 return
 
     async def _next(self) -> Accepted | TextDelta | Finished:
+        # Events that are there already are handed out without a wait: who reads slowly must not go on for ever.
+        if asyncio.get_running_loop().time() >= self._deadline:
+            raise _timed_out()
         try:
             async with asyncio.timeout_at(self._deadline) as limit:
                 event = await anext(self._events, None)
         except Exception:
             if limit.expired():
-                message = "The request took longer than this service allows."
-                raise UnavailableError("request_timeout", message) from None
+                raise _timed_out() from None
             _log.exception("the engine's event stream raised")
             raise _broken("raised") from None
         return _checked(event)
@@ -67,6 +69,10 @@ def _checked(event: Event | None) -> Accepted | TextDelta | Finished:
         retry_after = _RETRY_AFTER if error_kind(event.code).status in (429, 503) else None
         raise ServiceError(event.code, event.message, retry_after=retry_after)
     return event
+
+
+def _timed_out() -> UnavailableError:
+    return UnavailableError("request_timeout", "The request took longer than this service allows.")
 
 
 def _broken(how: str) -> ServiceError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 
 from fastapi import APIRouter
@@ -15,9 +16,9 @@ from service.chat.operation import CHAT_OPERATION
 from service.chat.schemas import ChatRequest
 from service.context import Services
 from service.errors import error_kind
+from service.http.body import receive_body
 from service.http.disconnect import ClientGone, run_until_disconnect
 from service.http.event_stream import EventStream
-from service.http.validation import read_body
 from service.observability.recording import RequestRecord
 from service.observability.tracing import request_span
 
@@ -63,9 +64,12 @@ class ChatEndpoint:
     async def _begin(self, request: Request, stack: AsyncExitStack) -> tuple[Call, Generation]:
         # A frame of its own: the body with its images in base64 is not kept while the answer is generated.
         services, tenant, request_id = self._services, request.state.tenant, request.state.request_id
+        deadline = asyncio.get_running_loop().time() + services.settings.request_timeout
         span = stack.enter_context(request_span(request.headers, request_id))
         record = stack.enter_context(RequestRecord(services.metrics, span, request_id, tenant))
-        stack.enter_context(services.admission.admit(tenant))
-        chat = await read_body(request, ChatRequest, services.body_limits)
-        call = Call(services, record, chat, tenant)
-        return call, await run_until_disconnect(request.receive, call.begin(chat, stack))
+        services.admission.arrive(tenant)
+        with services.admission.body(tenant) as share:
+            chat = await receive_body(request, ChatRequest, services.body_limits, share)
+            stack.enter_context(services.admission.admit(tenant))
+            call = Call(services, record, chat, tenant, deadline)
+            return call, await run_until_disconnect(request.receive, call.begin(chat, stack))

@@ -10,9 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
-from service.http.wire import Salt, WireModel, conflict
+from service.http.wire import Label, Salt, Whole, WireModel, conflict
 
 # Parameters of this API's habits that are known and not built. A value that changes nothing is let through,
 # since many clients send it; any other is refused by name, never ignored.
@@ -46,10 +56,15 @@ UNSUPPORTED_IN_MESSAGE: Final[dict[str, tuple[object, ...]]] = {
 }
 UNSUPPORTED_IN_CACHE: Final[dict[str, tuple[object, ...]]] = {"id": ()}
 
+MAX_TEXT: Final = 4 * 1024**2
+"""Characters of all texts of a request together: no model reads as many, and to count their tokens takes seconds."""
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
+_Items = Field(max_length=2048, fail_fast=True)
+
 LAST_PRIORITY: Final = 100
+"""What a caller may choose to be served behind everybody else's requests."""
 # Prompt rows of one decode step: more only make the second token late.
 MOST_REFINED_ROWS: Final = 4096
-"""What a caller may choose to be served behind everybody else's requests."""
 
 
 def _without_no_ops(body: object, known: dict[str, tuple[object, ...]]) -> object:
@@ -93,7 +108,7 @@ class CacheControl(WireModel):
 
 class TextBlock(WireModel):
     type: Literal["text", "input_text"]
-    text: str
+    text: Text
     cache_control: CacheControl | None = None
 
 
@@ -120,7 +135,7 @@ class Base64Source(WireModel):
     """`media_type` is not believed: the content is looked at."""
 
     type: Literal["base64"]
-    media_type: str | None = None
+    media_type: Label | None = None
     data: str
 
 
@@ -158,11 +173,16 @@ TaggedBlock = Annotated[
 
 
 class ChatMessage(WireModel):
+    """`content` null is nothing said, as some clients write an empty turn of the assistant."""
+
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[
-        Annotated[str, Tag("@text")] | Annotated[list[TaggedBlock], Tag("@blocks")],
-        _text_or("@blocks", list, "a string or a list of parts"),
-    ]
+    content: (
+        Annotated[
+            Annotated[Text, Tag("@text")] | Annotated[list[TaggedBlock], _Items, Tag("@blocks")],
+            _text_or("@blocks", list, "a string or a list of parts"),
+        ]
+        | None
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -170,10 +190,31 @@ class ChatMessage(WireModel):
         return _without_no_ops(body, UNSUPPORTED_IN_MESSAGE)
 
 
+def _off(value: bool) -> bool:
+    # `Literal[False]` would take 0 for it.
+    if value:
+        raise PydanticCustomError("unknown_variant", "false")
+    return value
+
+
 class StreamOptions(WireModel):
     include_usage: bool | None = None
     # Padding against traffic analysis, which OpenAI's SDK may send; there is none here to switch off.
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: Annotated[bool, AfterValidator(_off), WithJsonSchema({"const": False})] | None = None
+
+
+OptionName = Annotated[str, Field(max_length=64)]
+Option = Annotated[
+    Annotated[bool, Tag("@bool")]
+    | Annotated[int, Tag("@int")]
+    | Annotated[float, Tag("@float")]
+    | Annotated[str, Field(max_length=256), Tag("@str")],
+    Discriminator(
+        lambda value: f"@{type(value).__name__}",
+        custom_error_type="unknown_variant",
+        custom_error_message="a string, a number, true or false",
+    ),
+]
 
 
 class CacheControls(WireModel):
@@ -182,8 +223,8 @@ class CacheControls(WireModel):
     mode: Literal["auto", "read", "bypass", "rewrite"] | None = None
     policy: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     refresh_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
-    refine: Annotated[int, Field(ge=0, le=MOST_REFINED_ROWS)] | None = None
-    options: dict[str, bool | int | float | str] | None = None
+    refine: Annotated[Whole, Field(ge=0, le=MOST_REFINED_ROWS)] | None = None
+    options: Annotated[dict[OptionName, Option], Field(max_length=32, fail_fast=True)] | None = None
     salt: Salt | None = None
     pin: bool | None = None
     ttl: Annotated[float, Field(ge=1, le=86_400)] | None = None
@@ -204,9 +245,11 @@ class CacheControls(WireModel):
         return self
 
 
-Stop = Annotated[str, Field(min_length=1)]
-TokenId = Annotated[str, Field(pattern=r"^\d{1,9}$")]
+Stop = Annotated[str, Field(min_length=1, max_length=1024)]
+TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
+MetadataKey = Annotated[str, Field(max_length=64)]
+MetadataValue = Annotated[str, Field(max_length=512)]
 
 
 class ChatRequest(WireModel):
@@ -216,38 +259,39 @@ class ChatRequest(WireModel):
         json_schema_extra={"oneOf": [{"required": ["messages"]}, {"required": ["prompt"]}]},
     )
 
-    model: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
-    prompt: str | None = None
-    images: list[str] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    model: Label | None = None
+    messages: Annotated[list[ChatMessage], _Items, Field(min_length=1)] | None = None
+    prompt: Text | None = None
+    images: Annotated[list[str], _Items] | None = None
+    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[Whole, Field(ge=-1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=1024)] | None = None
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=1024, fail_fast=True)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
+    seed: Annotated[Whole, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: (
         Annotated[
-            Annotated[Stop, Tag("@text")] | Annotated[list[Stop], Field(max_length=4), Tag("@list")],
+            Annotated[Stop, Tag("@text")]
+            | Annotated[list[Stop], Field(max_length=4, fail_fast=True), Tag("@list")],
             _text_or("@list", list, "a string or a list of up to 4 strings"),
         ]
         | None
     ) = None
-    n: Literal[1] | None = None
-    priority: Annotated[int, Field(ge=-LAST_PRIORITY, le=LAST_PRIORITY)] | None = None
+    n: Annotated[Whole, Field(ge=1, le=1)] | None = None
+    priority: Annotated[Whole, Field(ge=-LAST_PRIORITY, le=LAST_PRIORITY)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    metadata: dict[str, str] | None = None
+    user: Label | None = None
+    safety_identifier: Label | None = None
+    prompt_cache_key: Label | None = None
+    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16, fail_fast=True)] | None = None
     cache: CacheControls | None = None
     cache_salt: Salt | None = None
 

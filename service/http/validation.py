@@ -1,19 +1,15 @@
-"""Bytes of a body -> wire model, or one error in our words that names the field."""
+"""Values as they came out of JSON -> wire model, or one error in our words that names the field."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
-from starlette.requests import ClientDisconnect, Request
 
-from service.errors import RequestError
-from service.http.disconnect import ClientGone
+from service.errors import RequestError, shown
 from service.http.wire import WireModel
 
 Model = TypeVar("Model", bound=WireModel)
@@ -44,58 +40,12 @@ _BOUNDS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "too_long": lambda ctx: f"at most {ctx['max_length']} items long",
     "literal_error": lambda ctx: f"one of {ctx['expected']}",
 }
-_NAME_SHOWN: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class BodyLimits:
-    """How large a body may be, and how long it may take to arrive: it is read while a place is held for
-    it."""
-
-    max_bytes: int
-    seconds: float
-
-
-async def read_body(request: Request, model: type[Model], limits: BodyLimits) -> Model:
-    """The body of `request` as `model`. Raises `RequestError`, or `ClientGone` if it never arrives whole."""
-    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if media_type != "application/json" and not media_type.endswith("+json"):
-        raise RequestError(
-            "unsupported_media_type", "The body must be JSON: send 'content-type: application/json'."
-        )
+def validated(value: object, model: type[Model]) -> Model:
+    """`value`, as it came out of JSON, as `model`. Raises `RequestError` for the first fault found."""
     try:
-        async with asyncio.timeout(limits.seconds):
-            body = await _receive(request, limits.max_bytes)
-    except TimeoutError:
-        raise RequestError(
-            "body_timeout", f"The body took longer than {limits.seconds:g} s to arrive."
-        ) from None
-    return parse_body(body, model)
-
-
-async def _receive(request: Request, max_bytes: int) -> bytes:
-    declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and int(declared) > max_bytes:
-        raise _too_large(max_bytes)
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > max_bytes:
-                raise _too_large(max_bytes)
-    except ClientDisconnect:
-        raise ClientGone from None
-    return bytes(body)
-
-
-def _too_large(max_bytes: int) -> RequestError:
-    return RequestError("request_too_large", f"The body is larger than {max_bytes} bytes.")
-
-
-def parse_body(body: bytes, model: type[Model]) -> Model:
-    """`body` as `model`. Raises `RequestError` for the first fault found."""
-    try:
-        return model.model_validate_json(body)
+        return model.model_validate(value)
     except ValidationError as error:
         raise _translate(error.errors(include_input=False, include_url=False)[0], model) from None
 
@@ -117,8 +67,6 @@ def _translate(fault: ErrorDetails, model: type[WireModel]) -> RequestError:
     if kind == "extra_forbidden" and _is_tag(fault["loc"][-1]):
         place.append(fault["loc"][-1])  # a name that the caller made up, not one of our tags
     path = _path(place)
-    if kind == "json_invalid":
-        return RequestError("invalid_json", "The body is not valid JSON.")
     if kind == "missing":
         return RequestError("missing_parameter", f"Missing parameter: '{path}'.", param=path)
     if kind == "extra_forbidden":
@@ -149,13 +97,11 @@ def _expected(fault: ErrorDetails) -> str:
 
 
 def _path(place: list[int | str]) -> str:
-    """`messages[0].content[1].image_url`. A name that the caller made up is cut and stripped of what cannot
-    be shown."""
+    """`messages[0].content[1].image_url`."""
     path = ""
     for part in place:
         if isinstance(part, int):
             path += f"[{part}]"
         else:
-            name = "".join(c for c in part[:_NAME_SHOWN] if c.isprintable())
-            path += f".{name}" if path else name
+            path += f".{shown(part)}" if path else shown(part)
     return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 # A picture that is there wherever the example is tried; a URL is written in its place.
@@ -15,7 +15,16 @@ EXAMPLE_IMAGE: Final = (
     "AASUVORK5CYII="
 )
 
+
+def _whole(value: object) -> object:
+    """JSON has one kind of number: `100.0` is an integer for whoever writes it so."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
 Salt = Annotated[str, Field(min_length=1, max_length=256)]
+Label = Annotated[str, Field(max_length=1024)]
+"""A text that names something and is not read by the model."""
 
 
 class WireModel(BaseModel):

@@ -11,9 +11,9 @@ from starlette.responses import JSONResponse, Response
 
 from service.context import Services
 from service.errors import RequestError
+from service.http.body import read_body
 from service.http.openapi import error_answers, reads
 from service.http.tenancy import namespace
-from service.http.validation import read_body
 from service.images.reference import ImageReference, PlacedImage
 from service.observability.audit import audit
 from service.operator.answer_schemas import LookupBody

@@ -21,10 +21,10 @@ from service.chat.generation import Generation
 from service.chat.schemas import LAST_PRIORITY
 from service.context import Services
 from service.errors import RequestError, ServiceError, error_body
+from service.http.body import read_body
 from service.http.event_stream import DONE, PING, EventStream, event
 from service.http.openapi import error_answers, reads
 from service.http.tenancy import namespace
-from service.http.validation import read_body
 from service.images.reference import ImageReference, PlacedImage
 from service.observability.audit import audit
 from service.operator.answer_schemas import CompactBody, QuotasBody

@@ -9,9 +9,9 @@ from demo.service_process import free_port
 from service.__main__ import build_app
 from service.demo_mode import demo_samples, fetching_from_itself
 from service.settings import Settings
+from tests.service.asking import refused
 from tests.service.fake_engine import FakeEngine
 from tests.service.serving import serving
-from tests.service.test_chat_refusals import refused
 
 
 def test_samples_ask_about_the_same_pages_in_several_ways() -> None:

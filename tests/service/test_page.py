@@ -11,10 +11,10 @@ import httpx
 from service.app import create_app
 from service.settings import Settings
 from service.web.page import Sample
+from tests.service.asking import refused
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine
 from tests.service.serving import serving
-from tests.service.test_chat_refusals import refused
 
 
 def test_page_runs_its_own_script_and_nothing_else(api: httpx.Client) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.service.asking import refused
 from tests.service.fake_engine import FakeEngine
 from tests.service.images.pictures import data_url, noisy, plain
 from tests.service.serving import Host, eventually, http
-from tests.service.test_chat_refusals import refused
 
 PNG = plain()
 

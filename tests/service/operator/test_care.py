@@ -12,12 +12,11 @@ import pytest
 
 from engine.errors import EngineStopped
 from store.errors import StoreError
+from tests.service.asking import events, refused
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine, fails
 from tests.service.images.pictures import data_url, plain
 from tests.service.serving import eventually
-from tests.service.test_chat import events
-from tests.service.test_chat_refusals import refused
 
 KEYS = [f"{i:064x}" for i in range(3)]
 RED = data_url(plain())

@@ -13,10 +13,10 @@ import pytest
 
 from service.version import VERSION
 from store.types import StoreStats
+from tests.service.asking import refused
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine
 from tests.service.images.pictures import data_url, plain
-from tests.service.test_chat_refusals import refused
 
 
 def test_f14_health_tells_the_truth(api: httpx.Client, engine: FakeEngine) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from tests.service.asking import refused
 from tests.service.fake_engine import FakeEngine
-from tests.service.test_chat_refusals import refused
 
 KEYS = [f"{i:064x}" for i in range(5)]
 

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import socket
-from typing import Any
-
 import httpx
 import pytest
 
 from engine.messages import TextDelta
+from tests.service.asking import open_request
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine, accepted, says
 from tests.service.images.pictures import data_url, plain
 from tests.service.serving import Host, eventually
 
 RED = data_url(plain())
-HEAD = "POST /v1/chat HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-
-
-def open_request(api: httpx.Client, **fields: Any) -> socket.socket:
-    """Send a chat request on a connection of its own, to be closed at will."""
-    body = json.dumps({"prompt": "What is it?", **fields}).encode()
-    head = HEAD + f"content-length: {len(body)}\r\n\r\n"
-    connection = socket.create_connection((api.base_url.host, api.base_url.port or 80))
-    connection.sendall(head.encode() + body)
-    return connection
 
 
 def endless(engine: FakeEngine) -> None:
@@ -92,27 +79,6 @@ def test_disconnects_are_counted(start: Start, engine: FakeEngine) -> None:
     eventually(
         lambda: "conduit_client_disconnects_total 2.0" in api.get("/metrics").text, "both were counted"
     )
-
-
-def test_half_a_body_then_gone(start: Start, engine: FakeEngine) -> None:
-    api = start(max_concurrent=1)
-    with socket.create_connection((api.base_url.host, api.base_url.port or 80)) as connection:
-        connection.sendall(f"{HEAD}content-length: 999\r\n\r\n{{".encode())
-        eventually(lambda: api.get("/readyz").status_code == 503, "its place is taken")
-    eventually(
-        lambda: api.post("/v1/chat", json={"prompt": "x"}).status_code == 200, "the place is free again"
-    )
-
-
-def test_half_a_body_and_then_nothing(start: Start, engine: FakeEngine) -> None:
-    api = start(max_concurrent=1, body_timeout=0.3)
-    with socket.create_connection((api.base_url.host, api.base_url.port or 80)) as connection:
-        connection.sendall(f"{HEAD}content-length: 999\r\n\r\n{{".encode())
-        answer = b""
-        while b"}}" not in answer:
-            answer += connection.recv(65536)
-        assert answer.startswith(b"HTTP/1.1 408 ") and b'"body_timeout"' in answer
-        assert api.post("/v1/chat", json={"prompt": "x"}).status_code == 200
 
 
 def test_disconnects_by_the_dozen_leave_nothing(api: httpx.Client, engine: FakeEngine) -> None:

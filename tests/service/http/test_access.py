@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from service.http.tenancy import namespace
+from tests.service.asking import refused
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine
 from tests.service.images.pictures import data_url, plain
-from tests.service.test_chat_refusals import refused
 
 RED = data_url(plain())
 KEYS = {"api_keys": "alice:sk-alice-1,bob:sk-bob-12", "admin_key": "sk-operator"}
@@ -141,7 +141,7 @@ def test_d10_store_and_service_never_unpickle() -> None:
     import pathlib
     import re
 
-    root = pathlib.Path(__file__).parents[2]
+    root = pathlib.Path(__file__).parents[3]
     sources = [*root.glob("service/**/*.py"), *root.glob("store/**/*.py")]
     assert len(sources) > 20
     for source in sources:

@@ -21,10 +21,9 @@ from service.app import create_app
 from service.demo_mode import demo_samples
 from service.http.server import DrainingServer
 from service.settings import Settings
+from tests.service.asking import events_of, refused
 from tests.service.fake_engine import FakeEngine, accepted, finished
 from tests.service.serving import Served, eventually, running
-from tests.service.test_chat import events_of
-from tests.service.test_chat_refusals import refused
 
 ASKED = {"prompt": "x", "stream": True}
 

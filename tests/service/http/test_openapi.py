@@ -14,7 +14,20 @@ from tests.service.fake_engine import FakeEngine
 
 HELD = {"key": "a" * 64, "tenant": "alice", "name": "test-reader"}
 
-document = create_app(Settings(), FakeEngine()).openapi()
+
+def small(part: Any) -> Any:
+    """The document without its largest bounds: bodies that exceed these are as large as bodies may be."""
+    if isinstance(part, list):
+        return [small(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    large = {
+        name for name in ("maxItems", "maxLength") if isinstance(part.get(name), int) and part[name] > 1000
+    }
+    return {name: small(value) for name, value in part.items() if name not in large}
+
+
+document = small(create_app(Settings(), FakeEngine()).openapi())
 # Both paths of the chat are one handler, which has the longest list of fields by far.
 schema = schemathesis.openapi.from_dict(document).exclude(path="/v1/chat/completions")
 schema.config.generation.update(max_examples=10, deterministic=True)

@@ -9,16 +9,19 @@ import pytest
 from service.errors import UnavailableError
 from service.http.admission import Admission
 from service.settings import Settings
+from tests.service.asking import open_request, refused
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine
 from tests.service.serving import eventually
-from tests.service.test_chat_refusals import refused
-from tests.service.test_disconnect import open_request
+
+SEVERAL = "a:sk-alice-1,b:sk-bob-12,c:sk-carol-1"
 
 
 def refusal(admission: Admission, tenant: str = "a") -> UnavailableError:
-    with pytest.raises(UnavailableError) as caught, admission.admit(tenant):
-        pass
+    with pytest.raises(UnavailableError) as caught:
+        admission.arrive(tenant)
+        with admission.admit(tenant):
+            pass
     assert caught.value.retry_after
     return caught.value
 
@@ -40,6 +43,74 @@ def test_one_tenant_cannot_take_every_place() -> None:
         assert refusal(admission, "a").code == "queue_full"
 
 
+def taken_by(admission: Admission, stack: ExitStack, tenant: str) -> int:
+    """How many places `tenant` can take when it takes what it can get."""
+    for number in range(1000):
+        try:
+            stack.enter_context(admission.admit(tenant))
+        except UnavailableError as error:
+            assert error.code == "queue_full"
+            return number
+    raise AssertionError("there is no end of places")
+
+
+def test_m3_a_tenant_never_takes_the_last_places_of_the_others() -> None:
+    admission = Admission(Settings(max_concurrent=64, api_keys=SEVERAL))
+    with ExitStack() as stack:
+        assert [taken_by(admission, stack, tenant) for tenant in ("a", "b", "c")] == [32, 16, 8]
+        assert not admission.full
+    with ExitStack() as stack:
+        assert taken_by(admission, stack, "b") == 32
+    assert admission.running == 0
+
+
+def test_a_tenant_alone_may_take_every_place() -> None:
+    for keys in ((), "a:sk-alice-1"):
+        admission = Admission(Settings(max_concurrent=64, api_keys=keys))
+        with ExitStack() as stack:
+            assert taken_by(admission, stack, "a") == 64
+            assert admission.full
+
+
+def test_several_tenants_get_the_only_place_too() -> None:
+    admission = Admission(Settings(max_concurrent=1, api_keys=SEVERAL))
+    with ExitStack() as stack:
+        assert [taken_by(admission, stack, tenant) for tenant in ("a", "b")] == [1, 0]
+
+
+def test_m3_slow_bodies_take_no_place_and_only_their_tenants_part_of_what_is_read() -> None:
+    admission = Admission(Settings(max_concurrent=2, api_keys=SEVERAL))
+    with ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(admission.body("a"))
+        with pytest.raises(UnavailableError), admission.body("a"):
+            pass
+        with admission.body("b"):
+            assert admission.running == 0
+
+
+def test_the_memory_of_all_bodies_is_bounded_and_each_tenant_has_its_part() -> None:
+    mib = 2**20
+    admission = Admission(Settings(max_body_bytes=64 * mib, api_keys=SEVERAL))
+    with admission.body("b") as other:
+        with admission.body("a") as first, admission.body("a") as second:
+            first.grow(200 * mib)
+            second.grow(56 * mib)
+            with pytest.raises(UnavailableError) as caught:
+                second.grow(1)
+            assert (caught.value.code, caught.value.retry_after) == ("queue_full", 1.0)
+            other.grow(128 * mib)
+        with admission.body("a") as again:
+            again.grow(192 * mib)
+
+
+def test_the_memory_of_bodies_has_room_for_many_where_each_may_be_small_only() -> None:
+    admission = Admission(Settings(max_body_bytes=1024))
+    with ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(admission.body("a")).grow(1024)
+
+
 def test_place_comes_back_after_an_error() -> None:
     admission = Admission(Settings(max_concurrent=1))
     with pytest.raises(KeyError), admission.admit("a"):
@@ -52,8 +123,7 @@ def test_rate_is_a_bucket_that_fills_evenly() -> None:
     admission = Admission(Settings(rate_limit=6), clock=lambda: now[0])
 
     def ask(tenant: str = "a") -> None:
-        with admission.admit(tenant):
-            pass
+        admission.arrive(tenant)
 
     for _ in range(6):
         ask()
