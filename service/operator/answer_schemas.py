@@ -1,4 +1,4 @@
-"""What the operator's routes answer, for the OpenAPI document; tests/service/http/test_openapi.py holds them to these."""
+"""What the operator's routes answer, for the OpenAPI document; tests/service/http/test_openapi.py holds it true."""
 
 from __future__ import annotations
 
