@@ -168,6 +168,7 @@ async def measure(subject: Subject, work: Path, arguments: argparse.Namespace) -
     settings = {
         "model": str(subject.folder(work)),
         "threads": str(arguments.threads),
+        "chain": "off",  # what is measured is reuse behind ever other prompts
         "allowed_private_hosts": "127.0.0.1",
         "fetch_timeout": "120",  # the host that hangs must still hang when the others are done
         "max_concurrent": str(max(64, 2 * max(arguments.users), 2 * arguments.clients)),

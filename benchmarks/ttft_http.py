@@ -44,7 +44,7 @@ def over_http(
 
 
 def _alternate(client: httpx.Client, body: dict[str, Any], rounds: int) -> dict[str, list[Answer]]:
-    bodies = {"full": {**body, "cache": {"policy": "full"}}, "warm": body}
+    bodies = {"full": {**body, "cache": {"policy": "full", "chain": "off"}}, "warm": body}
     answers: dict[str, list[Answer]] = {name: [] for name in bodies}
     for number in range(rounds + 1):
         for name, asked in bodies.items():
@@ -69,7 +69,7 @@ def _body(base_url: str, count: int, edge: int, ratio: float) -> dict[str, Any]:
         {"role": "user", "content": [*images, {"type": "text", "text": QUESTION}]},
     ]
     # One token: the end of the answer is the first that a client sees of it, whatever the token's text.
-    return {"messages": messages, "max_tokens": 1, "cache": {"refresh_ratio": ratio}}
+    return {"messages": messages, "max_tokens": 1, "cache": {"refresh_ratio": ratio, "chain": "off"}}
 
 
 def _spread(values: list[float]) -> dict[str, float]:

@@ -91,7 +91,7 @@ def _show_step(terminal: Terminal, service: ServiceProcess, client: httpx.Client
     terminal.field("expected", f"{step.question.answer}  {_mark(terminal, answer, step)}")
     full = answer if step.policy == "full" else ask(client, under_full_prefill(body))
     if step.name == "c":
-        alone = ask(client, {**body, "cache": {"policy": "reuse"}})
+        alone = ask(client, {**body, "cache": {"policy": "reuse", "chain": "off"}})
         terminal.field(
             "for show", f"the stored entries as they are (policy reuse) would answer: {alone.text}"
         )
@@ -178,7 +178,8 @@ def _tokens(answer: Answer) -> str:
     report: dict[str, Any] = answer.report
     return (
         f"of {report['visual_tokens']} visual tokens {report['reused_tokens']} reused, "
-        f"{report['compiled_tokens']} compiled, {report['refreshed_tokens']} refreshed for this question"
+        f"{report['compiled_tokens']} compiled, {report['refreshed_tokens']} refreshed for this question, "
+        f"{report['chained_tokens']} from a chain"
     )
 
 

@@ -61,13 +61,13 @@ def request(step: Step, base_url: str, edge: int = PAGE_PX, max_tokens: int = 64
     messages.append({"role": "user", "content": [*images, {"type": "text", "text": step.question.text}]})
     body: dict[str, Any] = {"messages": messages, "max_tokens": max_tokens}
     if step.policy is not None:
-        body["cache"] = {"policy": step.policy}
+        body["cache"] = {"policy": step.policy, "chain": "off"}
     return body
 
 
 def under_full_prefill(body: dict[str, Any]) -> dict[str, Any]:
-    """The same request with every token computed and the store not used."""
-    return {**body, "cache": {"policy": "full"}}
+    """The same request with every token computed, whatever is kept."""
+    return {**body, "cache": {"policy": "full", "chain": "off"}}
 
 
 def page_urls(pages: Sequence[Page], base_url: str, edge: int) -> list[str]:

@@ -12,6 +12,8 @@ from typing import Literal
 
 Role = Literal["system", "user", "assistant"]
 CacheMode = Literal["auto", "read", "bypass", "rewrite"]
+# Which chains a request may go on from (see docs/design/engine/chains.md).
+ChainUse = Literal["auto", "exact", "off"]
 # A reason in `EngineStatus` that means: replace this worker.
 WORKER_DOWN = "the worker is not running"
 
@@ -85,7 +87,8 @@ class CacheOptions:
     `policy` and `refresh_ratio` None mean the server's defaults; `options` are the policy's own (for instance
     `{"preset": "paper"}`). `refine`: prompt rows that every decode step computes anew, in sequence order, until all
     are exact (0: none; None: the server's default). `pin_seconds` keeps the images' entries from ordinary eviction for
-    that long.
+    that long. `chain` says which chains may be used: all that fit, exact ones only, or none (then none is kept either);
+    None is the server's default.
     """
 
     mode: CacheMode = "auto"
@@ -94,6 +97,7 @@ class CacheOptions:
     options: Mapping[str, object] = field(default_factory=dict)
     pin_seconds: float | None = None
     refine: int | None = None
+    chain: ChainUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,8 @@ class GenerateRequest:
 @dataclass(frozen=True, slots=True)
 class ImageReport:
     """What happened to one image of a request. `bytes` is the size of the stored record, `load_seconds` the time to
-    fetch and decode it (0 for a compile), `compile_seconds` the time to compute it (0 for a hit)."""
+    fetch and decode it (0 for a compile), `compile_seconds` the time to compute it (0 for a hit). `chained` are the
+    tokens whose rows a chain had; an image that an exact chain holds is a hit of the tier "chain"."""
 
     key: str
     outcome: ImageOutcome
@@ -129,14 +134,17 @@ class ImageReport:
     tokens: int
     refreshed: int
     exact: bool
+    chained: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class KvReport:
     """Where the KV of a request's visual tokens is from, counted over all images: `reused` as the store held it,
-    `compiled` just now because the store had no use of it, `refreshed` for this request and its context. Together they
-    are `visual_tokens` (under policy `full` every one counts as refreshed). `fallback` names why a reuse policy ran as
-    full prefill, else it is None. `refined`: prompt rows, text among them, that decode steps computed anew."""
+    `compiled` just now because the store had no use of it, `refreshed` for this request and its context, `chained` as
+    a chain held it; together they are `visual_tokens` (under policy `full` all but the chained count as refreshed).
+    `chained_exact` and `chained_refreshed` are tokens of the whole prompt, text too, whose rows a chain had. `fallback`
+    names why a reuse policy ran as full prefill, else it is None. `refined`: prompt rows, text among them, that decode
+    steps computed anew."""
 
     policy: str
     refresh_ratio: float
@@ -146,6 +154,9 @@ class KvReport:
     compiled: int
     refreshed: int
     fallback: str | None = None
+    chained: int = 0
+    chained_exact: int = 0
+    chained_refreshed: int = 0
     refined: int = 0
 
 
@@ -247,6 +258,23 @@ class ShadowStats:
 
 
 @dataclass(frozen=True, slots=True)
+class ChainStats:
+    """The chains in memory: how many segments and bytes, and how many of them are about to be read. Of `requests` that
+    looked for a chain `matched` found one; `exact_tokens` and `refreshed_tokens` are what they did not compute again.
+    `evictions` are segments by reason."""
+
+    segments: int = 0
+    bytes: int = 0
+    bytes_budget: int = 0
+    leases: int = 0
+    requests: int = 0
+    matched: int = 0
+    exact_tokens: int = 0
+    refreshed_tokens: int = 0
+    evictions: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStatus:
     """`ready` with the reasons why not; `degraded` is what is wrong and keeps nobody from an answer;
     `progress_seconds` is the time since the worker last finished a step or was seen idle; queue lengths are
@@ -259,3 +287,4 @@ class EngineStatus:
     running: int
     shadow: ShadowStats = ShadowStats()
     degraded: tuple[str, ...] = ()
+    chains: ChainStats = ChainStats()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,7 @@ class Defaults:
     refresh_ratio: float = 0.10
     options: Mapping[str, object] = field(default_factory=dict)
     refine: int = 0
+    chain: Literal["auto", "exact", "off"] = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,11 @@ class ModelSettings:
 class Limits:
     """Requests that may queue and that may hold KV at a time, and the bytes of KV that all of them may hold (None: a
     share of what the device has, see `engine.serving.build`). `refined_rows`: prompt rows that one decode round
-    computes anew for all of its requests together; one that asks for more has a round with those that ask for none."""
+    computes anew for all of its requests together; one that asks for more has a round with those that ask for none.
+    `chain_bytes` of the KV at most hold chains, as long as no request needs them (0: none are kept)."""
 
     waiting: int = 256
     running: int = 8
     bytes: int | None = None
     refined_rows: int = 512
+    chain_bytes: int = 0

@@ -27,7 +27,8 @@ def main(images: list[str]) -> None:
         print(f"{question}  ->  {answer['choices'][0]['message']['content']}")
         for image in report["images"]:
             print(f"   image {image['key']}: {image['outcome']} {image['tier'] or ''}")
-        print(f"   {report['reused_tokens']} of {report['visual_tokens']} visual tokens reused")
+        reused = report["reused_tokens"] + report["chained_tokens"]
+        print(f"   {reused} of {report['visual_tokens']} visual tokens reused")
 
 
 if __name__ == "__main__":

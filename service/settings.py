@@ -115,6 +115,8 @@ class Settings(BaseSettings):
     max_running: Annotated[int, Field(ge=1)] = 8
     kv_bytes: Annotated[ByteSize, Field(ge=1)] | None = None
     worker: Literal["process", "thread"] = "process"
+    chain_bytes: ByteSize = ByteSize(GIB)
+    chain: Literal["auto", "exact", "off"] = "auto"
     shadow_share: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     # the store

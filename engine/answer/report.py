@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from engine.messages import ImageReport, KvReport, Usage
 from engine.passes.refresh import Prefilled
@@ -11,6 +12,18 @@ from engine.prompt.layout import ImageSpan, PromptLayout
 from store.records.entry import ImageKV
 from store.tiered import Fetched
 
+# Where an image comes from whose rows an exact chain holds.
+CHAIN_TIER = "chain"
+
+
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """What a chain had of a prompt: visual tokens of each span, and tokens of the whole prompt by their quality."""
+
+    spans: tuple[int, ...]
+    exact: int
+    refreshed: int
+
 
 def kv_report(
     choice: Choice,
@@ -18,31 +31,44 @@ def kv_report(
     prefilled: Prefilled,
     fetched: Sequence[Fetched[ImageKV] | None],
     keys: Sequence[str],
+    chained: Chained,
 ) -> KvReport:
-    """`fetched` and `keys` span by span, in prompt order; None where the store was not asked (policy `full`)."""
+    """`fetched` and `keys` span by span, in prompt order; None where the store was not asked (policy `full`, and images
+    in an exact chain)."""
     images = tuple(
-        image_report(span, found, key, refreshed, exact)
-        for span, found, key, refreshed, exact in zip(
-            layout.spans, fetched, keys, prefilled.refreshed, prefilled.exact, strict=True
+        image_report(span, found, key, refreshed, exact, tokens, span.stop <= chained.exact)
+        for span, found, key, refreshed, exact, tokens in zip(
+            layout.spans, fetched, keys, prefilled.refreshed, prefilled.exact, chained.spans, strict=True
         )
     )
     refreshed = sum(prefilled.refreshed)
-    reused = sum(image.tokens - image.refreshed for image in images if image.outcome == "hit")
+    reused = sum(i.tokens - i.refreshed - i.chained for i in images if i.outcome == "hit")
     return KvReport(
         choice.policy.name,
         choice.ratio,
         images,
         layout.visual_tokens,
         reused,
-        layout.visual_tokens - reused - refreshed,
+        layout.visual_tokens - reused - refreshed - sum(chained.spans),
         refreshed,
         choice.fallback,
+        sum(chained.spans),
+        chained.exact,
+        chained.refreshed,
     )
 
 
 def image_report(
-    span: ImageSpan, fetched: Fetched[ImageKV] | None, key: str, refreshed: int, exact: bool
+    span: ImageSpan,
+    fetched: Fetched[ImageKV] | None,
+    key: str,
+    refreshed: int,
+    exact: bool,
+    chained: int,
+    in_head: bool,
 ) -> ImageReport:
+    if in_head:
+        return ImageReport(key, "hit", "", CHAIN_TIER, 0, 0.0, 0.0, span.tokens, refreshed, exact, chained)
     if fetched is None:
         return ImageReport(key, "bypass", "policy", None, 0, 0.0, 0.0, span.tokens, refreshed, exact)
     return ImageReport(
@@ -56,12 +82,12 @@ def image_report(
         span.tokens,
         refreshed,
         exact,
+        chained,
     )
 
 
 def usage(layout: PromptLayout, report: KvReport, completion_tokens: int, stores: bool) -> Usage:
-    """Cached are the tokens reused; written are those of images compiled and kept."""
+    """Cached are the tokens reused and those that a chain had; written are those of images compiled and kept."""
+    cached = report.reused + report.chained_exact + report.chained_refreshed
     written = sum({i.key: i.tokens for i in report.images if i.outcome not in ("hit", "bypass")}.values())
-    return Usage(
-        layout.length, completion_tokens, layout.visual_tokens, report.reused, written if stores else 0
-    )
+    return Usage(layout.length, completion_tokens, layout.visual_tokens, cached, written if stores else 0)

@@ -48,10 +48,13 @@ class Candidates:
 
 
 def candidates_of(
-    layout: PromptLayout, entries: Sequence[ImageKV], exact: Sequence[ImageSpan], device: torch.device
+    restored: Sequence[ImageSpan],
+    entries: Sequence[ImageKV],
+    exact: Sequence[ImageSpan],
+    device: torch.device,
 ) -> Candidates:
-    """All visual tokens but those of `exact` spans. `entries` one per span, in prompt order."""
-    left = [(span, entry) for span, entry in zip(layout.spans, entries, strict=True) if span not in exact]
+    """All visual tokens of `restored` spans but those of `exact` ones. `entries` one per span, in prompt order."""
+    left = [(span, entry) for span, entry in zip(restored, entries, strict=True) if span not in exact]
     spans = tuple(span for span, _ in left)
     image = np.repeat(np.arange(len(spans)), [span.tokens for span in spans])
     return Candidates(
@@ -60,10 +63,11 @@ def candidates_of(
 
 
 class Prober:
-    """Probes one request, whose entries have been restored into `kv`."""
+    """Probes one request, whose entries have been restored into `kv`. Text before slot `head` is there as well: it is
+    masked like other text, but stays."""
 
-    def __init__(self, family: Family, kv: RequestKV, rows: PromptRows, work: Work) -> None:
-        self._family, self._kv, self._rows, self._work = family, kv, rows, work
+    def __init__(self, family: Family, kv: RequestKV, rows: PromptRows, work: Work, head: int = 0) -> None:
+        self._family, self._kv, self._rows, self._work, self._head = family, kv, rows, work, head
 
     def probe(self, candidates: Candidates, plan: ScorePlan, count: int) -> Probe:
         """`count` is the budget that the policy is about to spend."""
@@ -89,7 +93,9 @@ class Prober:
         end = int(query.slots[-1]) + 1
         present = np.zeros(end, dtype=bool)
         present[layout.restored_slots()] = True
-        absent = self._rows.tensor(np.flatnonzero(~present))
+        unwritten = ~present
+        unwritten[: self._head] = False
+        absent = self._rows.tensor(np.flatnonzero(unwritten))
         # What earlier requests left there is masked; zeros keep a stray NaN among it from spreading.
         self._kv.keys[:, :, absent] = 0
         self._kv.values[:, :, absent] = 0

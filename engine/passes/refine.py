@@ -18,13 +18,13 @@ from engine.passes.rows import PromptRows
 
 class Refiner:
     """Begins at the first image that may differ from full prefill (`exact` says span by span which may not): what
-    stands before it sees nothing stale. `refined` counts the rows computed so far."""
+    stands before it sees nothing stale. `refined` counts the rows computed so far, from slot `start` on."""
 
     def __init__(self, family: Family, rows: PromptRows, exact: Sequence[bool], work: Work) -> None:
         self._family, self._rows, self._work = family, rows, work
         layout = rows.layout
         stale = (span.start for span, kept in zip(layout.spans, exact, strict=True) if not kept)
-        self._next = min(stale, default=layout.length)
+        self.start = self._next = min(stale, default=layout.length)
         self.refined = 0
 
     @property

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from engine.chains.held import NO_MATCH, Match
 from engine.families.base import Family
 from engine.passes.attention import Causal, by_order
 from engine.passes.correction import Corrected
@@ -24,7 +25,7 @@ from engine.passes.restore import restore
 from engine.passes.rows import PromptRows
 from engine.policies.base import LayerwisePolicy, Policy, Probe, SelectingPolicy, budget
 from engine.policies.corrections import CORRECTIONS, Correction
-from engine.prompt.layout import Ints, PromptLayout, own_text_slots
+from engine.prompt.layout import ImageSpan, Ints, PromptLayout, own_text_slots
 from store.records.entry import ImageKV
 
 
@@ -32,16 +33,19 @@ from store.records.entry import ImageKV
 class Prefilled:
     """`logits` float32 [vocab] of the first token. `refreshed` holds, span by span, how many visual tokens were
     computed (a layer-wise policy's mean over the layers, rounded up); `exact` whether the span was restored as it is
-    because nothing could differ."""
+    because nothing could differ, or lay in an exact chain. `computed` are the slots of the last pass that were computed
+    at every layer, ascending."""
 
     logits: torch.Tensor
     refreshed: tuple[int, ...]
     exact: tuple[bool, ...]
+    computed: Ints
 
 
 class Prefill:
     """One request's prefill. `features` [levels, tokens, hidden] per span, in prompt order, on the model's device;
-    `kv` must hold `slots_needed(layout)` slots.
+    `kv` must hold `slots_needed(layout)` slots. `match` is the chain that the prompt goes on from: of spans in its
+    exact head neither features nor entries are looked at (they may be None).
 
     `full` or `reuse` is all that a request needs; the steps of `reuse` may also be taken one by one.
     """
@@ -51,21 +55,28 @@ class Prefill:
         family: Family,
         kv: RequestKV,
         layout: PromptLayout,
-        features: Sequence[torch.Tensor],
+        features: Sequence[torch.Tensor | None],
         work: Work,
+        match: Match = NO_MATCH,
     ) -> None:
-        self.family, self.kv, self.layout, self.work = family, kv, layout, work
+        self.family, self.kv, self.layout, self.work, self.match = family, kv, layout, work, match
         self.prompt_rows = PromptRows(family, layout, features)
-        self.prober = Prober(family, kv, self.prompt_rows, work)
+        self.prober = Prober(family, kv, self.prompt_rows, work, match.exact)
+        self._given = match.given(layout.length)
 
     def full(self) -> Prefilled:
-        """Compute every row (policy `full`, and r = 1 of every other)."""
-        logits = self._pass(np.arange(self.layout.length))
-        spans = self.layout.spans
-        return Prefilled(logits, tuple(span.tokens for span in spans), (False,) * len(spans))
+        """Compute every row behind the exact chain (policy `full`, and where no image is left to reuse)."""
+        first, spans = self.match.exact, self.layout.spans
+        self.match.write_head(self.kv.keys, self.kv.values)
+        slots = np.arange(first, self.layout.length)
+        chained = tuple(span.stop <= first for span in spans)
+        refreshed = tuple(0 if held else span.tokens for span, held in zip(spans, chained, strict=True))
+        return Prefilled(self._pass(slots), refreshed, chained, slots)
 
-    def reuse(self, entries: Sequence[ImageKV], policy: Policy, ratio: float) -> Prefilled:
+    def reuse(self, entries: Sequence[ImageKV | None], policy: Policy, ratio: float) -> Prefilled:
         """Restore `entries` (one per span, in prompt order) and refresh what `policy` chooses."""
+        if self.match.exact and not self._behind_head():
+            return self.full()
         candidates = self.restore(entries, policy, ratio)
         if isinstance(policy, LayerwisePolicy) and ratio < 1:
             return self.shrink(candidates, policy, ratio)
@@ -74,35 +85,45 @@ class Prefill:
             return self.refresh(candidates, chosen, policy.refresh_text, CORRECTIONS[policy.correction])
         return self.refresh(candidates, candidates.slots, policy.refresh_text)
 
-    def restore(self, entries: Sequence[ImageKV], policy: Policy, ratio: float) -> Candidates:
-        """Write all entries to their slots; what may be refreshed is all but the exact spans (r = 1 has none)."""
-        restore(self.kv, self.layout.spans, entries, self.prompt_rows.rope)
+    def restore(self, entries: Sequence[ImageKV | None], policy: Policy, ratio: float) -> Candidates:
+        """Write the chain's head and all entries behind it to their slots; what may be refreshed is all but the head
+        and the exact spans (r = 1 has none)."""
+        self.match.write_head(self.kv.keys, self.kv.values)
+        spans = self._behind_head()
+        found = [entry for entry in entries[len(entries) - len(spans) :] if entry is not None]
+        restore(self.kv, spans, found, self.prompt_rows.rope)
         exact = self.layout.exact if policy.keeps_exact and ratio < 1 else ()
-        return candidates_of(self.layout, entries, exact, self.family.device)
+        return candidates_of(spans, found, exact, self.family.device)
 
     def refresh(
         self, candidates: Candidates, chosen: Ints, all_text: bool, correction: Correction | None = None
     ) -> Prefilled:
-        """Compute the rows at `chosen` slots and the text (all of it, or what stands behind the last image), and let
-        `correction` move the candidates that are left."""
+        """Compute the rows at `chosen` slots and the text (all of it, or what stands behind the last image), but what
+        the chain has of them, and let `correction` move the candidates that are left."""
+        self.match.write_rest(self.kv.keys, self.kv.values)
         text = self.layout.text_slots() if all_text else self.layout.tail()
-        slots = np.sort(np.concatenate((chosen, self._own_text(chosen), text)))
+        wanted = np.sort(np.concatenate((chosen, self._own_text(chosen), text)))
+        slots, chosen = self._not_given(wanted), self._not_given(chosen)
         watch = None
         if correction is not None and 0 < len(chosen) < len(candidates):
             watch = Corrected(correction, self.kv, self.prompt_rows.rope, candidates, slots, chosen)
         logits = self._pass(slots, watch)
-        return self._prefilled(logits, candidates, chosen, np.ones(len(chosen)))
+        return self._prefilled(logits, candidates, chosen, np.ones(len(chosen)), slots)
 
     def shrink(self, candidates: Candidates, policy: LayerwisePolicy, ratio: float) -> Prefilled:
         """Compute the text and, layer by layer, what the policy keeps of the candidates."""
         layers = self.family.shape.layers
         counts = policy.counts(ratio, len(candidates), layers)
-        slots = np.sort(np.concatenate((candidates.slots, self.layout.text_slots())))
+        text = self.layout.text_slots()
+        text = text[text >= self.match.exact]
+        slots = np.sort(np.concatenate((candidates.slots, text)))
         is_candidate = self.prompt_rows.tensor(np.isin(slots, candidates.slots))
         shrinking = ShrinkingPass(self.family, self.kv, policy, self.work)
         shrunk = shrinking.run(self.prompt_rows.at(slots), is_candidate, counts)
         shares = shrunk.layers_computed.cpu().numpy() / layers
-        return self._prefilled(self.family.logits(shrunk.hidden)[0], candidates, candidates.slots, shares)
+        return self._prefilled(
+            self.family.logits(shrunk.hidden)[0], candidates, candidates.slots, shares, text
+        )
 
     def _own_text(self, chosen: Ints) -> Ints:
         """Slots of the text inside images: where every visual token of an image is computed, so is the rest of it."""
@@ -136,14 +157,22 @@ class Prefill:
         hidden = run_rows(self.family, self.kv, rows, attention, self.work, watch)
         return self.family.logits(hidden)[0]
 
+    def _not_given(self, slots: Ints) -> Ints:
+        left: Ints = slots[~self._given[slots]]
+        return left
+
+    def _behind_head(self) -> tuple[ImageSpan, ...]:
+        return tuple(span for span in self.layout.spans if span.start >= self.match.exact)
+
     def _prefilled(
-        self, logits: torch.Tensor, candidates: Candidates, computed: Ints, shares: np.ndarray
+        self, logits: torch.Tensor, candidates: Candidates, visual: Ints, shares: np.ndarray, computed: Ints
     ) -> Prefilled:
-        """`shares` [computed]: the share of the layers that computed each slot of `computed`."""
+        """`shares` [visual]: the share of the layers that computed each of the `visual` slots."""
         spans = self.layout.spans
-        inside = [(computed >= span.start) & (computed < span.stop) for span in spans]
+        inside = [(visual >= span.start) & (visual < span.stop) for span in spans]
         refreshed = tuple(int(np.ceil(shares[within].sum() - 1e-6)) for within in inside)
-        return Prefilled(logits, refreshed, tuple(span not in candidates.spans for span in spans))
+        exact = tuple(span not in candidates.spans for span in spans)
+        return Prefilled(logits, refreshed, exact, computed)
 
 
 def slots_needed(layout: PromptLayout) -> int:

@@ -13,9 +13,10 @@ from engine.prompt.layout import Ints, PromptLayout, Query
 
 
 class PromptRows:
-    """`features` [levels, rows, hidden] per span, in prompt order, on the model's device."""
+    """`features` [levels, rows, hidden] per span, in prompt order, on the model's device; None where no row of the span
+    is asked for."""
 
-    def __init__(self, family: Family, layout: PromptLayout, features: Sequence[torch.Tensor]) -> None:
+    def __init__(self, family: Family, layout: PromptLayout, features: Sequence[torch.Tensor | None]) -> None:
         self._family = family
         self.layout = layout
         self._features = features
@@ -25,11 +26,12 @@ class PromptRows:
         """Rows at any ascending slots: words by id, rows of an image by its features."""
         at = self.tensor(slots)
         hidden = self._family.embed(self.tensor(self.layout.ids[slots]))
-        levels = max((len(features) for features in self._features), default=1)
+        levels = max((len(features) for features in self._features if features is not None), default=1)
         added = hidden.new_zeros(levels - 1, *hidden.shape) if levels > 1 else None
         for span, features in zip(self.layout.spans, self._features, strict=True):
             first, last = np.searchsorted(slots, (span.start, span.stop))
             if last > first:
+                assert features is not None, "rows of an image without its features"
                 inside = at[first:last] - span.start
                 hidden[first:last] = features[0][inside].to(hidden.dtype)
                 if added is not None:

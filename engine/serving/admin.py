@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+from engine.chains.tree import Chains
 from engine.errors import EngineError, InternalError
 from store.errors import StoreError
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, QuotaInfo, StoreStats, VerifyProgress
@@ -27,6 +28,16 @@ class LocalStore(Protocol):
     def set_quota(self, tenant: str, nbytes: int | None) -> None: ...
     def verify(self) -> Iterator[VerifyProgress]: ...
     def compact(self) -> Mapping[str, int | str]: ...
+
+
+def _both(first: EvictResult, second: EvictResult) -> EvictResult:
+    return EvictResult(
+        first.keys + second.keys,
+        first.bytes + second.bytes,
+        first.skipped_leased + second.skipped_leased,
+        first.dry_run,
+        first.skipped_pinned + second.skipped_pinned,
+    )
 
 
 log = logging.getLogger(__name__)
@@ -54,9 +65,12 @@ class AdminDesk:
         "compact",
     )
 
-    def __init__(self, store: LocalStore, name_entry: NameEntry) -> None:
+    def __init__(self, store: LocalStore, name_entry: NameEntry, chains: Chains) -> None:
         self._calls: dict[str, Callable[..., Any]] = {name: getattr(store, name) for name in self.CALLS}
         self._calls |= {
+            "clear": lambda tenant, include_pinned: _both(
+                store.clear(tenant, include_pinned), chains.clear(tenant)
+            ),
             "lookup": lambda *image: store.entry(name_entry(*image)),
             "verify_begin": lambda: self._begin(store.verify()),
             "verify_next": self._next,

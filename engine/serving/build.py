@@ -43,7 +43,7 @@ def start_worker(
         store = replace(store, codec="raw" if device == "cpu" else "int8")
     opened = open_store(replace(store, device=device))
     try:
-        runtime = load_runtime(model, opened, store.codec)
+        runtime = load_runtime(model, opened, store.codec, limits.chain_bytes)
     except EngineError:
         opened.entries.close()
         raise
@@ -51,7 +51,7 @@ def start_worker(
         limits = replace(limits, bytes=kv_budget(runtime.family.device))
     worker = Worker(runtime, limits, shadow_share)
     worker.start()
-    desk = AdminDesk(opened.admin, lambda *image: runtime.key_of(*image).hex)
+    desk = AdminDesk(opened.admin, lambda *image: runtime.key_of(*image).hex, runtime.chains)
     return Started(worker, opened, desk, runtime.info())
 
 

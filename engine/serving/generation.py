@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from engine.answer.detokenizer import Detokenizer
-from engine.answer.report import kv_report, usage
+from engine.answer.report import Chained, kv_report, usage
 from engine.answer.sampling import Sampler, check_sampling, likely_logprobs
 from engine.answer.stops import StopStrings
 from engine.errors import ContextLengthExceeded
@@ -23,7 +23,8 @@ from engine.passes.forward import Work
 from engine.passes.refine import Refiner
 from engine.passes.refresh import Prefill, Prefilled, slots_needed
 from engine.policies.choice import Choice
-from engine.prompt.layout import PromptLayout
+from engine.prompt.layout import ImageSpan, PromptLayout
+from engine.serving.chaining import Chaining
 from engine.serving.runtime import Runtime
 from engine.tracing import record_phases
 from store.errors import StoreError
@@ -107,8 +108,9 @@ class Generation:
         self._refiner: Refiner | None = None
         self._report: KvReport | None = None
         self.token = -1
-        self._generated = 0
-        layout = prepared.layout
+        self._drawn: list[int] = []
+        request, layout = prepared.request, prepared.layout
+        self._chaining = Chaining(runtime, request.tenant, prepared.choice, layout, request.images)
         words = layout.ids[layout.text_slots()].tolist()
         self._sampler = Sampler(prepared.request.sampling, words, runtime.family.shape.vocab)
         self._detokenizer = Detokenizer(runtime.prompt.tokenizer)
@@ -121,18 +123,21 @@ class Generation:
 
     def prefill(self) -> Iterator[None]:
         """Pieces: one for each image to compute or to read from a tier, one for the scoring and refresh pass with the
-        first token."""
+        first token. Images that an exact chain holds are neither."""
         self._mark()
         features: dict[bytes, torch.Tensor] = {}
+        behind = {span.image for span in self._prepared.layout.spans if not self._in_head(span)}
         for index, image in enumerate(self._prepared.request.images):
-            if image.digest not in features:
+            if index in behind and image.digest not in features:
                 features[image.digest] = self._features(index)
                 if self._took_long(image.digest):
                     yield
+            self._pin(image)
         self._mark()
         prefilled = self._first_logits(features)
         self._mark()
         self._report = self._make_report(prefilled)
+        self._chaining.prefilled(prefilled)
         self._release()  # the entries are in the request's own KV now
         self._prepared = self._prepared.without_pixels()
         self.first_logits = prefilled.logits
@@ -151,7 +156,7 @@ class Generation:
     def take(self, logits: torch.Tensor) -> None:
         """Draw the next token from `logits` [vocab], show the text that became final, finish where the answer ends."""
         self.token = self._sampler.draw(logits)
-        self._generated += 1
+        self._drawn.append(self.token)
         if self.token in self._runtime.family.stop_tokens:
             self._finish("stop")
             return
@@ -159,8 +164,17 @@ class Generation:
         self._show(self._stops.add(self._detokenizer.add(self.token)))
         if self._stops.found:
             self._finish("stop")
-        elif self._generated >= self._prepared.max_tokens:
+        elif len(self._drawn) >= self._prepared.max_tokens:
             self._finish("length")
+
+    def keep(self) -> None:
+        """Leave what is computed so far to the chains."""
+        if self.decoder is not None:
+            if self._refiner is not None:
+                self._chaining.refined(self._refiner.start, self._refiner.refined)
+            # The token drawn last has no row yet.
+            answer = self._drawn[: self.decoder.slot - self._prepared.layout.length]
+            self._chaining.keep(self.decoder.kv, answer)
 
     def close(self) -> None:
         """Give back leases and KV. Safe at any time, more than once."""
@@ -173,6 +187,7 @@ class Generation:
         for fetched in self._fetched.values():
             fetched.release()
         self._fetched.clear()
+        self._chaining.release()
 
     def _mark(self) -> None:
         self._marks.append(time.monotonic())
@@ -195,16 +210,22 @@ class Generation:
         key = runtime.key(request.tenant, image)
         fetched = runtime.store.entries.fetch(key, compile_entry, request.cache.mode)
         self._fetched[image.digest] = fetched
-        if request.cache.pin_seconds is not None:
-            self._pin(key.hex, request.cache.pin_seconds)
         return fetched.entry.features.to(runtime.family.device)
 
-    def _pin(self, key: str, seconds: float) -> None:
+    def _pin(self, image: ImageInput) -> None:
         """A pin that cannot be kept costs the entry's protection, not the answer."""
+        request = self._prepared.request
+        seconds = request.cache.pin_seconds
+        if seconds is None or not self._prepared.choice.policy.uses_store:
+            return
+        key = self._runtime.key(request.tenant, image).hex
         try:
             self._runtime.store.admin.pin(key, seconds)
         except StoreError as error:
             log.warning("entry %s could not be pinned: %s", key[:16], error)
+
+    def _in_head(self, span: ImageSpan) -> bool:
+        return span.stop <= self._chaining.match.exact
 
     def _took_long(self, digest: bytes) -> bool:
         """Whether an image was computed, or read from a tier: then running streams have their turn before the next."""
@@ -217,10 +238,12 @@ class Generation:
         answer = min(self._prepared.max_tokens, FIRST_ANSWER_SLOTS)
         kv = runtime.pool.take(max(slots_needed(layout), layout.length + answer))
         self.decoder = Decoder(runtime.pool, kv, layout.length, layout.next_position, self._prepared.slots)
-        prefill = Prefill(runtime.family, kv, layout, [features[digest] for digest in digests], self.work)
+        found = [features.get(digest) for digest in digests]
+        prefill = Prefill(runtime.family, kv, layout, found, self.work, self._chaining.match)
         if not choice.policy.uses_store:
             return prefill.full()
-        entries = [self._fetched[digest].entry for digest in digests]
+        fetched = [self._fetched.get(digest) for digest in digests]
+        entries = [None if one is None else one.entry for one in fetched]
         prefilled = prefill.reuse(entries, choice.policy, choice.ratio)
         if choice.refine:
             self._refiner = Refiner(runtime.family, prefill.prompt_rows, prefilled.exact, self.work)
@@ -233,7 +256,8 @@ class Generation:
         request, layout = self._prepared.request, self._prepared.layout
         fetched = [self._fetched.get(digest) for digest in self._span_digests()]
         keys = [self._runtime.key(request.tenant, request.images[span.image]).hex for span in layout.spans]
-        return kv_report(self._prepared.choice, layout, prefilled, fetched, keys)
+        chained = Chained(self._chaining.chained(), *self._chaining.chained_tokens())
+        return kv_report(self._prepared.choice, layout, prefilled, fetched, keys, chained)
 
     def _finish(self, reason: str) -> None:
         if not self._stops.found:
@@ -250,7 +274,7 @@ class Generation:
         self.finished = Finished(
             request.id,
             "length" if reason == "length" and not self._stops.found else "stop",
-            usage(self._prepared.layout, self._report, self._generated, stores),
+            usage(self._prepared.layout, self._report, len(self._drawn), stores),
             self._report,
             Timings(started - submitted, images - started, first - submitted, end - submitted),
             () if self._stops.found else tuple(self._logprobs),

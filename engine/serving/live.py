@@ -48,6 +48,7 @@ class LiveRequests:
         self._runtime, self._scheduler, self._shadow, self._outbox = runtime, scheduler, shadow, outbox
         self._progress = progress
         self._live: dict[str, _Live] = {}
+        self._unkept: list[str] = []
 
     @property
     def empty(self) -> bool:
@@ -82,6 +83,14 @@ class LiveRequests:
         for request in list(self._live):
             self.end(request, error)
 
+    def keep_prompts(self) -> None:
+        """Leave to the chains what the last step prefilled: behind it, so that the first token does not wait for it."""
+        unkept, self._unkept = self._unkept, []
+        for request in unkept:
+            generation = self._generation(request)
+            if generation is not None:
+                _keep(request, generation)
+
     def _queue(self, prepared: Prepared) -> None:
         request = prepared.request
         limit = request.timeout_seconds
@@ -112,6 +121,7 @@ class LiveRequests:
             refine = 0 if live.generation is None else live.generation.refine_rows
             self._scheduler.prefilled(request, refine)
             self._settle(live)
+            self._unkept.append(request)
             self._finish_if_done(request, live)
 
     def _begin(self, live: _Live) -> Iterator[None]:
@@ -119,6 +129,7 @@ class LiveRequests:
         show = partial(self._outbox.note, live.emit)
         live.generation = Generation(self._runtime, live.prepared, show, self._progress)
         live.pieces = live.generation.prefill()
+        self._share_memory()
         return live.pieces
 
     def _settle(self, live: _Live) -> None:
@@ -168,4 +179,19 @@ class LiveRequests:
         live = self._live.pop(request)
         self._scheduler.end(request)
         if live.generation is not None:
+            _keep(request, live.generation)
             live.generation.close()
+        self._share_memory()
+
+    def _share_memory(self) -> None:
+        """Chains have what running requests leave."""
+        limit = self._scheduler.limit
+        self._runtime.chains.leave_room(None if limit is None else limit - self._scheduler.bytes)
+
+
+def _keep(request: str, generation: Generation) -> None:
+    """A chain that cannot be kept costs the next request's time, not this one's answer."""
+    try:
+        generation.keep()
+    except Exception:
+        log.exception("the chain of request %s could not be kept", request)

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
+from engine.chains.tree import Chains
 from engine.errors import EngineError, UnsupportedModel
 from engine.families.checkpoint import Checkpoint
 from engine.families.known import family_of
@@ -30,7 +31,7 @@ from store.records.keys import ModelKey
 log = logging.getLogger(__name__)
 
 
-def load_runtime(settings: ModelSettings, store: Store[ImageKV], codec: str) -> Runtime:
+def load_runtime(settings: ModelSettings, store: Store[ImageKV], codec: str, chain_bytes: int = 0) -> Runtime:
     """Load the checkpoint and run the start-up gate. Raises `UnsupportedModel` for an architecture we do not serve."""
     keep_large_blocks_apart()
     transformers_logging.disable_progress_bar()
@@ -38,7 +39,7 @@ def load_runtime(settings: ModelSettings, store: Store[ImageKV], codec: str) -> 
         torch.set_num_threads(settings.threads)
     folder = checkpoint_folder(settings.path, settings.revision)
     try:
-        runtime = _load(folder, settings, store, codec)
+        runtime = _load(folder, settings, store, codec, Chains(chain_bytes))
     except EngineError:
         raise
     except Exception as error:
@@ -52,7 +53,9 @@ def load_runtime(settings: ModelSettings, store: Store[ImageKV], codec: str) -> 
     return runtime
 
 
-def _load(folder: Path, settings: ModelSettings, store: Store[ImageKV], codec: str) -> Runtime:
+def _load(
+    folder: Path, settings: ModelSettings, store: Store[ImageKV], codec: str, chains: Chains
+) -> Runtime:
     config = AutoConfig.from_pretrained(folder)
     served = family_of((config.architectures or ["none"])[0])
     dtype = _dtype(settings.dtype, config)
@@ -77,7 +80,7 @@ def _load(folder: Path, settings: ModelSettings, store: Store[ImageKV], codec: s
         prefix_ids=prompt.prefix_ids,
         rope=family.rope_name,
     )
-    return Runtime(family, prompt, pool, store, key, settings.namespace, settings.defaults, refused)
+    return Runtime(family, prompt, pool, store, key, settings.namespace, settings.defaults, refused, chains)
 
 
 def weights_fingerprint(folder: Path) -> str:

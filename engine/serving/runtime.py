@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from engine.chains.segments import root_of
+from engine.chains.tree import Chains
 from engine.families.base import Family
 from engine.messages import CacheOptions, EngineInfo, ImageInput
 from engine.passes.kv import KVPool
@@ -19,7 +21,8 @@ from store.records.keys import ModelKey, VisualKey
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """`refused` is the start-up gate's reason to refuse reuse on this model, None where it passed."""
+    """`refused` is the start-up gate's reason to refuse reuse on this model, None where it passed. `chains` hold
+    nothing unless given a budget."""
 
     family: Family
     prompt: ChatPrompt
@@ -29,6 +32,16 @@ class Runtime:
     namespace: str
     defaults: Defaults
     refused: str | None
+    chains: Chains = field(default_factory=lambda: Chains(0))
+
+    @property
+    def lossless(self) -> bool:
+        """Whether a restored entry is what was computed, bit for bit."""
+        return self.model_key.codec == "raw"
+
+    def chain_root(self, tenant: str) -> bytes:
+        """What names of a tenant's chains begin with."""
+        return root_of(self.namespace, tenant, self.model_key.digest)
 
     def key(self, tenant: str, image: ImageInput) -> VisualKey:
         return self.key_of(tenant, image.digest, image.width, image.height)
@@ -39,6 +52,12 @@ class Runtime:
 
     def choose(self, cache: CacheOptions) -> Choice:
         """Raises `UnknownPolicy` or `InvalidRefreshRatio`."""
+        chain = cache.chain or self.defaults.chain
+        reads = chain != "off" and cache.mode in ("auto", "read")
+        keeps = chain != "off" and cache.mode in ("auto", "rewrite")
+        return replace(self._choose_policy(cache), chain=chain, reads_chains=reads, keeps_chains=keeps)
+
+    def _choose_policy(self, cache: CacheOptions) -> Choice:
         defaults = self.defaults.options if cache.policy is None else {}
         policy = make_policy(cache.policy or self.defaults.policy, {**defaults, **cache.options})
         ratio = self.defaults.refresh_ratio if cache.refresh_ratio is None else cache.refresh_ratio

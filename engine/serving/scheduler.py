@@ -65,6 +65,11 @@ class Scheduler:
         return len(self._running())
 
     @property
+    def limit(self) -> int | None:
+        """KV that may be held at a time, None without a limit."""
+        return self._limits.bytes
+
+    @property
     def bytes(self) -> int:
         """KV that the running requests may take."""
         return sum(arrival.bytes for arrival in self._running())

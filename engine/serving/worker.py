@@ -78,6 +78,7 @@ class Worker:
             self._scheduler.running,
             self._shadow.stats,
             () if refused is None else (f"reuse is refused, all is computed: {refused}",),
+            self.runtime.chains.stats(),
         )
 
     def _refusal(self, request: str, entering: int) -> EngineError | None:
@@ -99,6 +100,7 @@ class Worker:
                     break
                 self._do_next()
                 self._outbox.tell()
+                self._live.keep_prompts()
                 self._note_progress()
         except Exception:
             log.exception("the worker's thread failed")

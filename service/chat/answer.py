@@ -86,6 +86,9 @@ def report_body(report: KvReport, timings: Timings) -> dict[str, Any]:
         "reused_tokens": report.reused,
         "compiled_tokens": report.compiled,
         "refreshed_tokens": report.refreshed,
+        "chained_tokens": report.chained,
+        "chained_exact_tokens": report.chained_exact,
+        "chained_refreshed_tokens": report.chained_refreshed,
         "refined_rows": report.refined,
         "images": [image_body(image) for image in report.images],
         "timings": {
@@ -127,6 +130,7 @@ def image_body(image: ImageReport) -> dict[str, Any]:
         "tokens": image.tokens,
         "refreshed": image.refreshed,
         "exact": image.exact,
+        "chained": image.chained,
     }
 
 

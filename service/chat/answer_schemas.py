@@ -23,6 +23,7 @@ class ImageBody(BaseModel):
     tokens: int
     refreshed: int
     exact: bool
+    chained: int
 
 
 class TimingsBody(BaseModel):
@@ -33,9 +34,10 @@ class TimingsBody(BaseModel):
 
 
 class ReportBody(BaseModel):
-    """What was reused from the store, compiled because it was not there, and refreshed for this request: together
-    `visual_tokens`. `fallback` says why it ran as full prefill although reuse was asked for. `refined_rows` of the
-    prompt, text among them, were computed anew while the answer was written."""
+    """What was reused from the store, compiled because it was not there, refreshed for this request, and taken from a
+    chain: together `visual_tokens`. `chained_exact_tokens` and `chained_refreshed_tokens` count text too. `fallback`
+    says why it ran as full prefill although reuse was asked for. `refined_rows` of the prompt, text among them, were
+    computed anew while the answer was written."""
 
     policy: str
     refresh_ratio: float
@@ -44,6 +46,9 @@ class ReportBody(BaseModel):
     reused_tokens: int
     compiled_tokens: int
     refreshed_tokens: int
+    chained_tokens: int
+    chained_exact_tokens: int
+    chained_refreshed_tokens: int
     refined_rows: int
     images: list[ImageBody]
     timings: TimingsBody

@@ -180,6 +180,7 @@ def _cache_options(chat: ChatRequest, policies: Sequence[str]) -> CacheOptions:
         refresh_ratio=asked.refresh_ratio,
         refine=asked.refine,
         options=dict(asked.options or {}),
+        chain=asked.chain,
         pin_seconds=(asked.ttl or _PIN_SECONDS) if asked.pin else None,
     )
 

@@ -226,6 +226,7 @@ class CacheControls(WireModel):
     refine: Annotated[Whole, Field(ge=0, le=MOST_REFINED_ROWS)] | None = None
     options: Annotated[dict[OptionName, Option], Field(max_length=32, fail_fast=True)] | None = None
     salt: Salt | None = None
+    chain: Literal["auto", "exact", "off"] | None = None
     pin: bool | None = None
     ttl: Annotated[float, Field(ge=1, le=86_400)] | None = None
 

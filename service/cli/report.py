@@ -14,7 +14,7 @@ def report_lines(report: Mapping[str, Any], ttft_seconds: float | None) -> list[
     parts = [
         f"{report['policy']}{ratio}",
         f"of {total} visual tokens {report['reused_tokens']} reused, {report['compiled_tokens']} compiled, "
-        f"{report['refreshed_tokens']} refreshed",
+        f"{report['refreshed_tokens']} refreshed, {report['chained_tokens']} from a chain",
         f"first token {timings['ttft_ms']:.1f} ms",
     ]
     if ttft_seconds is not None:

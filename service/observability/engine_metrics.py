@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from engine.messages import EngineStatus
+from engine.messages import ChainStats, EngineStatus
 from store.types import StoreStats, TierStats
 
 
@@ -41,6 +41,22 @@ def _engine(status: EngineStatus) -> Iterator[Metric]:
     yield _counter("shadow_checks", "Requests that also ran by full prefill.", shadow.checked)
     yield _counter("shadow_agreements", "Of those, same most likely first token.", shadow.agreed)
     yield _counter("shadow_kl_nats", "Sum of their divergence at the first token.", shadow.kl_sum)
+    yield from _chains(status.chains)
+
+
+def _chains(chains: ChainStats) -> Iterator[Metric]:
+    yield _gauge("chain_segments", "Segments of chains held.", chains.segments)
+    yield _gauge("chain_bytes", "Bytes of chains held.", chains.bytes)
+    yield _gauge("chain_bytes_budget", "Bytes that chains may hold.", chains.bytes_budget)
+    yield _gauge("chain_leases", "Segments about to be read.", chains.leases)
+    yield _counter("chain_requests", "Requests that looked for a chain.", chains.requests)
+    yield _counter("chain_matches", "Of those, requests that found one.", chains.matched)
+    evicted = CounterMetricFamily(
+        "conduit_chain_evictions", "Segments dropped, by reason.", labels=["reason"]
+    )
+    for reason, count in chains.evictions.items():
+        evicted.add_metric([reason], count)
+    yield evicted
 
 
 def _store(stats: StoreStats) -> Iterator[Metric]:

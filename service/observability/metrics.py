@@ -61,7 +61,10 @@ class Metrics:
             self.lookups.labels(outcome)
         self.hits = counter("image_hits", "Images found in the store, by tier.", "tier")
         self.visual_tokens = counter(
-            "visual_tokens", "Visual tokens: reused as stored, compiled, or refreshed.", "kind"
+            "visual_tokens", "Visual tokens: reused as stored, compiled, refreshed, or of a chain.", "kind"
+        )
+        self.chained_tokens = counter(
+            "chained_tokens", "Prompt tokens, text too, whose KV came from a chain, by its quality.", "kind"
         )
         self.cached_tokens = counter("prompt_cached_tokens", "Prompt tokens whose KV was reused.")
         self.fallbacks = counter(
@@ -87,8 +90,11 @@ class Metrics:
         self.completion_tokens.inc(event.usage.completion_tokens)
         self.cached_tokens.inc(event.usage.cached_tokens)
         self.visual_tokens.labels("reused").inc(event.report.reused)
+        self.visual_tokens.labels("chained").inc(event.report.chained)
         self.visual_tokens.labels("compiled").inc(event.report.compiled)
         self.visual_tokens.labels("refreshed").inc(event.report.refreshed)
+        self.chained_tokens.labels("exact").inc(event.report.chained_exact)
+        self.chained_tokens.labels("refreshed").inc(event.report.chained_refreshed)
         if event.report.fallback is not None:
             self.fallbacks.inc()
         for image in event.report.images:

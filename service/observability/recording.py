@@ -53,9 +53,11 @@ class RequestRecord:
             "completion_tokens": end.usage.completion_tokens,
             "reused_tokens": end.report.reused,
             "compiled_tokens": end.report.compiled,
+            "chained_tokens": end.report.chained,
             "refreshed_tokens": end.report.refreshed,
         }
         self._span.set_attribute("visual_tokens.reused", end.report.reused)
+        self._span.set_attribute("visual_tokens.chained", end.report.chained)
         self._span.set_attribute("visual_tokens.compiled", end.report.compiled)
         self._span.set_attribute("visual_tokens.refreshed", end.report.refreshed)
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import BaseModel
 
-from store.types import EntryInfo, QuotaInfo
+from engine.messages import ChainStats
+from store.types import EntryInfo, QuotaInfo, StoreStats
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheStats(StoreStats):
+    """The store's own, and the chains in memory."""
+
+    chains: ChainStats
 
 
 class LookupBody(BaseModel):

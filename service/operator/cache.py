@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from engine.messages import ChainStats
 from service.context import Services
 from service.errors import RequestError
 from service.http.body import read_body
@@ -16,7 +17,7 @@ from service.http.openapi import error_answers, reads
 from service.http.tenancy import namespace
 from service.images.reference import ImageReference, PlacedImage
 from service.observability.audit import audit
-from service.operator.answer_schemas import LookupBody
+from service.operator.answer_schemas import CacheStats, LookupBody
 from service.operator.entry_key import EntryKey, checked_key, no_entry
 from service.operator.schemas import ClearRequest, EntryQuery, EvictRequest, LookupRequest
 from service.operator.tenant import tenant_meant
@@ -24,6 +25,7 @@ from service.operator.unread import NEITHER, NO_BODY, NO_QUERY
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, StoreStats
 
 _STATS: Final = TypeAdapter(StoreStats)
+_CHAINS: Final = TypeAdapter(ChainStats)
 _ENTRY: Final = TypeAdapter(EntryInfo)
 _PAGE: Final = TypeAdapter(EntryPage)
 _EVICTED: Final = TypeAdapter(EvictResult)
@@ -36,7 +38,7 @@ def cache_router(services: Services) -> APIRouter:
     router = APIRouter(prefix="/v1/cache", tags=["cache"], responses=dict(_ERRORS))
     get: dict[str, Any] = {"methods": ["GET"], "dependencies": NEITHER}
     listing = {**get, "dependencies": NO_BODY}
-    router.add_api_route("/stats", endpoint.stats, response_model=StoreStats, **get)
+    router.add_api_route("/stats", endpoint.stats, response_model=CacheStats, **get)
     router.add_api_route("/entries", endpoint.entries, response_model=EntryPage, **listing)
     router.add_api_route("/entries/{key}", endpoint.entry, response_model=EntryInfo, **get)
     router.add_api_route(
@@ -56,13 +58,17 @@ class CacheEndpoint:
     """Thin: read the query, ask `EngineClient.cache`, shape the answer. Every change is logged."""
 
     def __init__(self, services: Services) -> None:
+        self._client = services.client
         self._cache = services.client.cache
         self._images = services.images
         self._limits = services.body_limits
 
     async def stats(self) -> JSONResponse:
-        """What each tier holds, hits, misses and evictions by reason, and what is wrong with the store."""
-        return JSONResponse(_STATS.dump_python(await self._cache.stats(), mode="json"))
+        """What each tier and the chains hold, hits, misses and evictions by reason, and what is wrong with the
+        store."""
+        stats = _STATS.dump_python(await self._cache.stats(), mode="json")
+        chains = _CHAINS.dump_python(self._client.status().chains, mode="json")
+        return JSONResponse({**stats, "chains": chains})
 
     async def entries(self, query: Annotated[EntryQuery, Query()]) -> JSONResponse:
         """Entries that match, a page at a time. `cursor` of one page gives the next, null ends the list."""

@@ -15,7 +15,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from engine.errors import EngineError
-from engine.messages import Finished, GenerateRequest, ImageInput, ImagePart, Message, Sampling, TextPart
+from engine.messages import (
+    CacheOptions,
+    Finished,
+    GenerateRequest,
+    ImageInput,
+    ImagePart,
+    Message,
+    Sampling,
+    TextPart,
+)
 from service.chat.answer import image_body
 from service.chat.generation import Generation
 from service.chat.schemas import LAST_PRIORITY
@@ -184,6 +193,7 @@ class CacheCareEndpoint:
             messages=(Message("user", (ImagePart(0), TextPart("."))),),
             images=(image,),
             sampling=Sampling(max_tokens=1),
+            cache=CacheOptions(chain="off"),
             priority=_WARM_PRIORITY,
         )
         settings = self._services.settings

@@ -82,12 +82,12 @@ def test_promise_2_the_cache_never_changes_an_answer_for_200_mixed_requests(star
 def never_the_same_twice(live: Live, count: int) -> None:
     """Ask all of it cold, decoded, from memory, from disk and past the store, and compare token by token."""
     requests = mixed(count)
-    cold = [live.ask(example, mode="rewrite", **way) for example, way in requests]
+    cold = [live.ask(example, mode="rewrite", chain="off", **way) for example, way in requests]
     assert all(outcome == "miss" for answer in cold for outcome, _ in tiers(answer))
     expected = [tokens(answer) for answer in cold]
 
     def check(source: str | None, mode: str = "read") -> None:
-        answers = [live.ask(example, mode=mode, **way) for example, way in requests]
+        answers = [live.ask(example, mode=mode, chain="off", **way) for example, way in requests]
         assert [tokens(answer) for answer in answers] == expected
         outcome = "bypass" if source is None else "hit"
         assert set(itertools.chain.from_iterable(map(tiers, answers))) == {(outcome, source)}
@@ -98,7 +98,7 @@ def never_the_same_twice(live: Live, count: int) -> None:
     check("lmdb")
     live.restart(memory_bytes=256 * MIB)
     for example, way in requests:
-        live.ask(example, **way)
+        live.ask(example, chain="off", **way)
     live.flush()
     check("memory")
     check(None, mode="bypass")
@@ -107,15 +107,18 @@ def never_the_same_twice(live: Live, count: int) -> None:
 @pytest.mark.parametrize("kind", ["system", "list", "dialogue", "question_first"])
 def test_promise_3_r_1_is_full_prefill_and_r_0_is_plain_reuse(live: Live, kind: str) -> None:
     example = make_example(np.random.default_rng(3), kind, 2)
-    full = live.ask(example, policy="full")
-    everything = live.ask(example, refresh_ratio=1.0)
+    full = live.ask(example, policy="full", chain="off")
+    everything = live.ask(example, refresh_ratio=1.0, chain="off")
     assert tokens(everything) == tokens(full)
     assert (
         everything.report["refreshed_tokens"]
         == full.report["refreshed_tokens"]
         == full.report["visual_tokens"]
     )
-    nothing, reuse = live.ask(example, refresh_ratio=0.0), live.ask(example, policy="reuse")
+    nothing, reuse = (
+        live.ask(example, refresh_ratio=0.0, chain="off"),
+        live.ask(example, policy="reuse", chain="off"),
+    )
     assert tokens(nothing) == tokens(reuse)
     assert nothing.report["refreshed_tokens"] == reuse.report["refreshed_tokens"] == 0
 

@@ -16,7 +16,7 @@ from tests.e2e.live import Live
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # What each must say, whatever the model answers.
 SAYS = {
-    "ask.py": ["What is A on the red page?", "hit decoded", "visual tokens reused"],
+    "ask.py": ["What is A on the red page?", "hit chain", "visual tokens reused"],
     "openai_sdk.py": ["conduit: ", " computed"],
     "cache_admin.py": ["memory: ", "lmdb: ", "96 x 96", "0 entries unused for an hour", "removed "],
 }

@@ -1,0 +1,165 @@
+"""Computed rows as chains hold them, and what of them serves a prompt."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.chains.segments import Content, Segment
+from engine.prompt.layout import Ints
+
+Mask = NDArray[np.bool_]
+
+# The quality of a segment whose rows all are what full prefill would have computed. Any other quality is the recipe
+# (policy, options, ratio) that refreshed some of them.
+EXACT = ""
+# What a segment costs beside its tensors, so that empty ones count as well.
+OVERHEAD_BYTES = 1024
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """Rows of one segment. `keys` (rotated), `values` [layers, kv_heads, rows, head_dim] on the model's device, never
+    written to. `offsets` [rows] says where in the segment the rows stand; None where there is one for every slot. `ids`
+    are the tokens of a text segment, empty for an image. `leases` counts who is about to read it."""
+
+    segment: Segment
+    tenant: str
+    quality: str
+    ids: Ints
+    offsets: torch.Tensor | None
+    keys: torch.Tensor
+    values: torch.Tensor
+    last_used: float
+    leases: int = 0
+
+    @property
+    def key(self) -> tuple[str, bytes]:
+        return self.quality, self.segment.name
+
+    @property
+    def digest(self) -> bytes:
+        """What an operator calls it: 32 bytes, other ones for every quality."""
+        return hashlib.sha256(self.segment.name + self.quality.encode()).digest()
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes + self.ids.nbytes + OVERHEAD_BYTES
+
+    @property
+    def rows(self) -> int:
+        return int(self.keys.shape[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The first `tokens` slots of a held segment, which serve a prompt."""
+
+    held: Held
+    tokens: int
+
+    @property
+    def start(self) -> int:
+        return self.held.segment.start
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.tokens
+
+    def slots(self) -> Ints:
+        """Slots whose rows are held, ascending."""
+        if self.held.offsets is None:
+            return np.arange(self.start, self.stop)
+        return self.start + self.held.offsets.cpu().numpy()
+
+    def write(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Copy the rows into a request's keys and values [layers, kv_heads, capacity, head_dim]."""
+        held = self.held
+        if held.offsets is None:
+            at = slice(self.start, self.stop)
+            keys[:, :, at] = held.keys[:, :, : self.tokens]
+            values[:, :, at] = held.values[:, :, : self.tokens]
+        else:
+            slots = self.start + held.offsets
+            keys.index_copy_(2, slots, held.keys)
+            values.index_copy_(2, slots, held.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The longest chain that a prompt begins with: `head` is exact and without a gap from slot 0 on, `rest` goes on
+    behind it with segments that a refresh left (or exact ones behind such)."""
+
+    head: tuple[Taken, ...] = ()
+    rest: tuple[Taken, ...] = ()
+
+    @property
+    def exact(self) -> int:
+        """Slots [0, exact) need no computing, whatever the policy."""
+        return self.head[-1].stop if self.head else 0
+
+    @property
+    def length(self) -> int:
+        """Slots [0, length) are in the chain."""
+        return self.rest[-1].stop if self.rest else self.exact
+
+    def given(self, length: int) -> Mask:
+        """Which of a prompt's `length` slots have rows in the chain."""
+        mask = np.zeros(length, dtype=bool)
+        mask[: self.exact] = True
+        for taken in self.rest:
+            mask[taken.slots()] = True
+        return mask
+
+    def write_head(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        _write(self.head, keys, values)
+
+    def write_rest(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        _write(self.rest, keys, values)
+
+
+NO_MATCH = Match()
+
+
+def _write(taken: Sequence[Taken], keys: torch.Tensor, values: torch.Tensor) -> None:
+    for part in taken:
+        part.write(keys, values)
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What a request computed: rotated `keys`, `values` [layers, kv_heads, capacity, head_dim] with rows for the slots
+    that `fresh` [slots] marks. Those before slot `exact` are what full prefill computes."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    exact: int
+    fresh: Mask
+
+    def quality(self, segment: Segment, recipe: str | None) -> str | None:
+        """What a segment may be held as: exact, as what `recipe` left, or (None) not at all."""
+        return EXACT if segment.stop <= self.exact else recipe
+
+    def wanted(self, segment: Segment) -> Mask | None:
+        """Which rows of a segment are to be held [tokens]; None for all of them."""
+        if segment.stop <= self.exact or not segment.image:
+            return None
+        return self.fresh[segment.start : segment.stop]
+
+    def held(self, content: Content, segment: Segment, quality: str, now: float) -> Held:
+        """A copy of a segment's rows."""
+        wanted = self.wanted(segment)
+        if wanted is None:
+            offsets, at = None, slice(segment.start, segment.stop)
+            keys, values = self.keys[:, :, at].clone(), self.values[:, :, at].clone()
+        else:
+            offsets = torch.as_tensor(np.flatnonzero(wanted), device=self.keys.device)
+            slots = segment.start + offsets
+            keys, values = self.keys.index_select(2, slots), self.values.index_select(2, slots)
+        ids = content.ids[:0] if segment.image else content.ids[segment.start : segment.stop].copy()
+        return Held(segment, content.tenant, quality, ids, offsets, keys, values, now)

@@ -1,0 +1,83 @@
+"""One request and the chains: what it goes on from, and what it leaves for the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.chains.held import NO_MATCH, Computed, Mask, Match
+from engine.chains.outcome import exact_until, fresh_rows, recipe_of
+from engine.chains.segments import Content
+from engine.messages import ImageInput
+from engine.passes.kv import RequestKV
+from engine.passes.refresh import Prefilled
+from engine.policies.choice import Choice
+from engine.prompt.layout import PromptLayout
+from engine.serving.runtime import Runtime
+
+
+class Chaining:
+    """Finds the chain of a prompt when it is made, leased until `release`. `images` are those of the request."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        tenant: str,
+        choice: Choice,
+        layout: PromptLayout,
+        images: Sequence[ImageInput],
+    ) -> None:
+        self._runtime, self._choice, self._layout = runtime, choice, layout
+        digests = tuple(images[span.image].digest for span in layout.spans)
+        self._content = Content(runtime.chain_root(tenant), tenant, layout.ids, layout.spans, digests)
+        self._recipe = recipe_of(choice) if choice.chain == "auto" else None
+        self._exact, self._answers_exactly, self._fresh = 0, False, np.empty(0, dtype=bool)
+        self._leased = False
+        self.match: Match = NO_MATCH
+        if choice.reads_chains:
+            # The last row gives the first token's logits and is always computed.
+            self.match = runtime.chains.find(self._content, layout.length - 1, self._recipe)
+            self._leased = True
+
+    def release(self) -> None:
+        """Safe at any time, more than once."""
+        if self._leased:
+            self._leased = False
+            self._runtime.chains.release(self.match)
+
+    def prefilled(self, prefilled: Prefilled) -> None:
+        """What of the prompt is exact and what is fresh, for `keep`."""
+        choice, layout = self._choice, self._layout
+        restored = choice.ratio < 1 and choice.policy.keeps_exact and self._runtime.lossless
+        exactly = layout.exact if restored else ()
+        self._exact = exact_until(layout, self.match, prefilled.computed, exactly)
+        self._answers_exactly = self._exact == layout.length
+        self._fresh = fresh_rows(layout, self.match, prefilled.computed)
+
+    def refined(self, start: int, rows: int) -> None:
+        """So many rows from slot `start` on have been computed anew over what was exact by then."""
+        if start <= self._exact < start + rows:
+            self._exact = start + rows
+            self._fresh[start : self._exact] = True
+
+    def keep(self, kv: RequestKV, answer: Sequence[int]) -> None:
+        """Hold the prompt and `answer`, the tokens behind it whose rows are in `kv`; nothing before `prefilled`."""
+        if not self._choice.keeps_chains or not len(self._fresh):
+            return
+        content, whole = self._content, np.ones(len(answer), dtype=bool)
+        ids = np.concatenate((content.ids, np.asarray(answer, dtype=np.int64)))
+        said = Content(content.root, content.tenant, ids, content.spans, content.digests)
+        fresh: Mask = np.concatenate((self._fresh, whole))
+        exact = len(fresh) if self._answers_exactly else self._exact
+        self._runtime.chains.keep(said, Computed(kv.keys, kv.values, exact, fresh), self._recipe)
+
+    def chained(self) -> tuple[int, ...]:
+        """How many visual tokens of each span the chain had."""
+        given = self.match.given(self._layout.length)
+        return tuple(int(given[span.visual_slots()].sum()) for span in self._layout.spans)
+
+    def chained_tokens(self) -> tuple[int, int]:
+        """Tokens of the prompt that an exact and a refreshed chain had."""
+        given = int(self.match.given(self._layout.length).sum())
+        return self.match.exact, given - self.match.exact
