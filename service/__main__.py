@@ -41,9 +41,7 @@ def model_settings(settings: Settings) -> ModelSettings:
         device=settings.device,
         threads=settings.threads,
         namespace=settings.namespace,
-        defaults=Defaults(
-            settings.policy, ratio, settings.policy_options, settings.refine, settings.chain
-        ),
+        defaults=Defaults(settings.policy, ratio, settings.policy_options, settings.refine, settings.chain),
     )
 
 
@@ -66,7 +64,9 @@ def store_settings(settings: Settings) -> StoreSettings:
 
 def start_client(settings: Settings) -> EngineClient:
     """Load the model and open the store, in a supervised process or on a thread of this one."""
-    limits = Limits(settings.max_queue, settings.max_running, settings.kv_bytes, chain_bytes=settings.chain_bytes)
+    limits = Limits(
+        settings.max_queue, settings.max_running, settings.kv_bytes, chain_bytes=settings.chain_bytes
+    )
     launch = Launch(model_settings(settings), store_settings(settings), limits, settings.shadow_share)
     if settings.worker == "process":
         command = [sys.executable, "-m", "service", "worker"]

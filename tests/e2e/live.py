@@ -60,7 +60,9 @@ class Live:
 
     def __enter__(self) -> Self:
         settings = self._settings
-        limits = Limits(settings.max_queue, settings.max_running, settings.kv_bytes, chain_bytes=settings.chain_bytes)
+        limits = Limits(
+            settings.max_queue, settings.max_running, settings.kv_bytes, chain_bytes=settings.chain_bytes
+        )
         started = start_worker(model_settings(settings), self._store(store_settings(settings)), limits)
         self.started = started
         client = InProcessClient(started.worker, started.store.entries, started.desk, started.info)

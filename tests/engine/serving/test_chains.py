@@ -155,6 +155,20 @@ def test_only_the_canonical_head_of_a_refreshed_prompt_is_exact(client: Client) 
     assert 0 < end.report.chained_exact < end.usage.prompt_tokens - 49
 
 
+def test_a_prompt_that_was_refined_while_it_was_answered_is_exact(client: Client) -> None:
+    _, first = client.answer(ask("first", FIRST, cache=CacheOptions(refine=4096)))
+    assert first.report.refined > 49
+    expected, _ = client.answer(ask("truth", SECOND, cache=TRUTH))
+    text, end = client.answer(ask("second", SECOND, cache=CacheOptions(chain="exact")))
+    assert text == expected
+    assert end.report.chained_exact > 49 and end.report.refreshed == 0
+    partly = (said("system", "Now."), user(0, 1, "What is K?"))
+    _, first = client.answer(ask("third", partly, cache=CacheOptions(refine=4)))
+    assert 0 < first.report.refined < first.usage.prompt_tokens
+    _, end = client.answer(ask("fourth", partly, cache=CacheOptions(chain="exact")))
+    assert end.report.chained_exact < first.usage.prompt_tokens - 1
+
+
 def test_no_chain_crosses_tenants(client: Client) -> None:
     client.answer(ask("first", FIRST, cache=FULL))
     for tenant in ("other", "tenant+salt"):

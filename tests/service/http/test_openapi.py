@@ -63,7 +63,7 @@ def test_openapi_has_examples_and_resolves(api: httpx.Client) -> None:
         node: Any = document
         for part in reference.removeprefix("#/").split("/"):
             node = node[part]
-    assert {"ChatRequest", "EvictRequest", "EntryPage", "StoreStats", "Error"} <= set(
+    assert {"ChatRequest", "EvictRequest", "EntryPage", "CacheStats", "Error"} <= set(
         document["components"]["schemas"]
     )
 
