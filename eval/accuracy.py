@@ -24,7 +24,7 @@ from eval.arms import cell, described
 from eval.forced import would_say
 from eval.page_prompts import SHIPPED, PageReader, draw
 from eval.recording import WORK, Recording
-from eval.statistics import mean_interval
+from eval.statistics import mean_interval, share_interval
 from eval.status import exit_status
 from eval.trial import Arm, Prompt
 
@@ -79,7 +79,7 @@ def accuracies(rows: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         by_kind = {
             kind: round(float(right[kinds == kind].mean()), 4) for kind in KINDS if (kinds == kind).any()
         }
-        found[name] = {"accuracy": mean_interval(right).as_list(), "by_kind": by_kind}
+        found[name] = {"accuracy": share_interval(right).as_list(), "by_kind": by_kind}
     for ratio in RATIOS:
         ours, anchor = cell(IMPACT.name, ratio), cell(CONDUIT.name, ratio)
         difference = mean_interval(every[ours] - every[anchor])

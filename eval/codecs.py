@@ -24,7 +24,7 @@ from eval.arms import cell
 from eval.forced import would_say
 from eval.page_prompts import SHIPPED, PageReader, draw
 from eval.recording import WORK, Recording
-from eval.statistics import mean_interval
+from eval.statistics import mean_interval, share_interval
 from eval.status import exit_status
 from store.codecs.protocol import codec_named
 
@@ -73,7 +73,7 @@ def figures_of(rows: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         for ratio in RATIOS:
             name, base = cell(codec, ratio), cell("raw", ratio)
             found[name] = {
-                "accuracy": mean_interval(right[name]).as_list(),
+                "accuracy": share_interval(right[name]).as_list(),
                 "points_lost": mean_interval(100 * (right[base] - right[name])).as_list(),
             }
     return found

@@ -13,7 +13,7 @@ from benchmarks.result import NotMeasured
 from engine.families.base import Family
 from engine.passes.kv import KVPool
 from eval.arms import EVERYTHING, REUSE, cell
-from eval.statistics import Floats, mean_interval
+from eval.statistics import Floats, mean_interval, share_interval
 from eval.trial import Arm, Prompt, Trial, kl_to_full
 
 # Prompt number i of a set, and the token that a right answer starts with.
@@ -100,11 +100,11 @@ class Table:
     def figures(self, anchor: str) -> dict[str, Any]:
         """Of every cell: accuracy, agreement and KL with intervals, and the paired difference to `anchor`'s accuracy
         at the same ratio (percentage points)."""
-        found: dict[str, Any] = {"n": len(self.full), "full_accuracy": mean_interval(self.full).as_list()}
+        found: dict[str, Any] = {"n": len(self.full), "full_accuracy": share_interval(self.full).as_list()}
         for name, values in self.by_cell.items():
             entry = {
-                "accuracy": mean_interval(values[:, 0]).as_list(),
-                "agreement": mean_interval(values[:, 1]).as_list(),
+                "accuracy": share_interval(values[:, 0]).as_list(),
+                "agreement": share_interval(values[:, 1]).as_list(),
                 "kl": mean_interval(values[:, 2]).as_list(),
             }
             against = f"{anchor}.{name.split('.', 1)[1]}"

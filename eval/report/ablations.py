@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from eval.paper import ABLATION_ROWS, LAMBDA_SWEEP
-from eval.report.tables import FIELDS, Result, cell_text, cells_table, table
+from eval.report.tables import FIELDS, Result, cell_text, cells_table, differences, table
 
 # Our arms that the paper's Tables 4 and 5 speak of.
 WEIGHT_ARMS = {0.0: "weight_0", 0.25: "weight_25", 0.5: "weight_50", 0.75: "weight_75", 1.0: "conduit"}
@@ -16,9 +16,10 @@ WITHOUT_ARMS = ("conduit", "weight_0", "values_none")
 def ablation_section(found: Result) -> list[str]:
     lines = []
     sets = found["figures"]
+    looks = differences(sets.values(), "accuracy")
     for kind, figures in sets.items():
         lines += [f"### {kind}", "", f"n = {figures['n']}. {FIELDS['accuracy'][0]}.", ""]
-        lines += cells_table(figures, "accuracy")
+        lines += cells_table(figures, "accuracy", looks)
         lines += details_table(figures["at_r10"])
     lines += [
         "### Beside the paper's Tables 4 and 5",
@@ -29,7 +30,10 @@ def ablation_section(found: Result) -> list[str]:
 
     def ours(arms: Iterable[str]) -> list[list[str]]:
         return [
-            [f"ours, {kind}", *(cell_text(figures.get(f"{arm}.r10"), "accuracy") for arm in arms)]
+            [
+                f"ours, {kind}",
+                *(cell_text(figures.get(f"{arm}.r10"), "accuracy", figures["n"], looks) for arm in arms),
+            ]
             for kind, figures in sets.items()
         ]
 
@@ -62,10 +66,9 @@ def own_rule_section(found: Result) -> list[str]:
         " stands what was spent of it. Pages: accuracy of the first word in %; chunks: KL to full prefill in nats."
     )
     lines.append("")
-    for study, figures in found["figures"].items():
+    studies = found["figures"]
+    for study, figures in studies.items():
         lines += [f"### {study.replace('_', ' ')}, n = {figures['n']}", ""]
-        if study.startswith("chunks"):
-            lines += cells_table(figures, "kl", "impact")
-        else:
-            lines += cells_table(figures, "accuracy", "impact")
+        field = "kl" if study.startswith("chunks") else "accuracy"
+        lines += cells_table(figures, field, differences(studies.values(), field, "impact"), "impact")
     return lines

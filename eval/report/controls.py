@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eval.report.tables import Result, cells_table, shares_of, table
+from eval.report.tables import Result, cells_table, differences, shares_of, table
+from eval.statistics import beyond_chance
 
 
 def controls_section(found: Result) -> list[str]:
@@ -31,19 +32,27 @@ def controls_section(found: Result) -> list[str]:
         "In the tables by set `+` and `-` compare with `random_ink`.",
         "",
     ]
+    looks = differences(sets.values(), "accuracy", "random_ink")
     for kind, figures in sets.items():
-        lines += [f"### {kind}, n = {figures['n']}", "", *cells_table(figures, "accuracy", "random_ink")]
+        lines += [
+            f"### {kind}, n = {figures['n']}",
+            "",
+            *cells_table(figures, "accuracy", looks, "random_ink"),
+        ]
     return lines
 
 
 def _controls_found(sets: Mapping[str, Any], shares: Sequence[str]) -> str:
+    looks = differences(sets.values(), "accuracy", "random_ink")
+
     def cells(arm: str) -> str:
         against = [
             figures[f"{arm}.r{share}"]["accuracy_minus_random_ink"]
             for figures in sets.values()
             for share in shares
         ]
-        above, below = (sum(min(sign * low, sign * high) > 0 for _, low, high in against) for sign in (1, -1))
+        found = [beyond_chance(difference, looks) for difference in against]
+        above, below = found.count(1), found.count(-1)
         return f"above it in {above} and below it in {below} of {len(against)} cells"
 
     filled = 100 * sum(figures["filled"] for figures in sets.values()) / len(sets)

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from eval.paper import FIVE_SETS, MULTI_IMAGE, NOT_AT_HAND, SINGLE_IMAGE, beside
+from eval.paper import FIVE_SETS, MULTI_IMAGE, SINGLE_IMAGE, beside
 from eval.report.tables import Result, compact, table
 
 
 def published_section(found: Result) -> list[str]:
-    """In the form of the paper's Tables 1 and 2."""
+    """In the form of the paper's Tables 1 and 2, whose figures set by set stand at the end of the report."""
     figures = found["figures"]
     asked = found["settings"]
     lines = [
@@ -29,7 +29,6 @@ def published_section(found: Result) -> list[str]:
             ]
             for name in figures[several[0]]["cells"]
         ]
-        rows.append(["paper", *[NOT_AT_HAND] * len(several), *[""] * (1 + len(FIVE_SETS))])
         head = [
             *(_titled(figures, s) for s in several),
             "average",
@@ -40,7 +39,6 @@ def published_section(found: Result) -> list[str]:
         rows = [
             [name, *(_headline(figures[s], name) for s in single)] for name in figures[single[0]]["cells"]
         ]
-        rows.append(["paper", *[NOT_AT_HAND] * len(single)])
         lines += ["### One image", "", *table(["cell", *(_titled(figures, s) for s in single)], rows)]
     return lines
 
@@ -65,14 +63,3 @@ def _average(figures: Mapping[str, Any], name: str) -> str:
         return f"{mean:.2f}"
     error = math.hypot(*(high - value for value, _, high in intervals)) / len(entries)
     return f"{mean:.2f} ±{error:.2f}"
-
-
-def paper_section() -> list[str]:
-    cells = dict.fromkeys(name for averages in FIVE_SETS.values() for name in averages)
-    rows = [[name, *(beside(backbone, name) for backbone in FIVE_SETS)] for name in cells]
-    lines = [
-        "The paper's five-set averages (arXiv 2609.05821, Table 1), for comparison; its figures set by set and"
-        f" those of the single-image sets (Table 2) are {NOT_AT_HAND}:",
-        "",
-    ]
-    return [*lines, *table(["cell", *FIVE_SETS], rows)]

@@ -12,16 +12,23 @@ from engine.policies.first_k import Epic, Mpic
 from engine.policies.shrinking import linear_counts
 from eval.curves import Points, draw_curves
 from eval.page_prompts import SHIPPED
-from eval.report.tables import FIELDS, Result, cells_table, percent, shares_of
+from eval.report.tables import FIELDS, Result, cells_table, differences, percent, shares_of, with_width
+from eval.statistics import beyond_chance
 
 QUERY_RULES = ("conduit_no_image", "prophetkv", "impact")
 LINEAR_ARMS = ("cacheblend", "kvshare")
+TRAINED_FOR_IT = (
+    "The page reader is a friendly judge of rules that ask: in its training the attention of question rows to the asked"
+    " cell was supervised, in a few heads of two layers ([its card](../../models/page-reader/README.md)). How far such"
+    " rules carry on a model that nobody trained for them is the second judge's to say."
+)
 
 
 def sweep_section(found: Result, *, name: str, fields: Sequence[str], results: Path) -> list[str]:
     """A set's tables, the first field's open, and its curve."""
     lines = []
     first, *others = fields
+    sets = found["figures"].values()
     for kind, figures in found["figures"].items():
         file = f"{name}_{kind}.svg"
         full = figures["full_accuracy"][0] if first == "accuracy" else 0.0
@@ -29,12 +36,16 @@ def sweep_section(found: Result, *, name: str, fields: Sequence[str], results: P
         draw_curves(
             results / file, title, FIELDS[first][0].removesuffix(", %"), curves_of(figures, first), full
         )
-        ends = f", full prefill {percent(figures['full_accuracy'])} %" if first == "accuracy" else ""
+        ends = (
+            f", full prefill {percent(with_width(figures['full_accuracy'], figures['n']))} %"
+            if first == "accuracy"
+            else ""
+        )
         lines += [f"### {kind}", "", f"n = {figures['n']}{ends}. {FIELDS[first][0]}.", ""]
-        lines += cells_table(figures, first)
+        lines += cells_table(figures, first, differences(sets, first))
         for field in others:
             lines += [f"<details><summary>{FIELDS[field][0]}</summary>", ""]
-            lines += [*cells_table(figures, field), "</details>", ""]
+            lines += [*cells_table(figures, field, differences(sets, field)), "</details>", ""]
         lines += [f"![{kind}]({file})", ""]
     return lines
 
@@ -57,11 +68,38 @@ def pages_section(found: Result, *, results: Path) -> list[str]:
         *tables,
         "### What the tables show",
         "",
+        TRAINED_FOR_IT,
+        "",
         *order_notes(found),
         *linear_notes(found, layers),
         fixed_note(),
         "",
     ]
+
+
+def chunks_section(found: Result, *, results: Path) -> list[str]:
+    tables = sweep_section(found, name="smollm2", fields=("kl", "agreement"), results=results)
+    return [*tables, *wrong_query_notes(found)]
+
+
+def wrong_query_notes(found: Result) -> list[str]:
+    """What a question that nobody asked is worth on a model that was not trained to look where it is asked."""
+    lines = []
+    for prefix, figures in found["figures"].items():
+        shares = [s for s in shares_of(figures) if "kl_minus_conduit" in figures.get(f"wrong_query.r{s}", {})]
+        against = [figures[f"wrong_query.r{share}"]["kl_minus_conduit"] for share in shares]
+        if against:
+            said = ", ".join(
+                f"{mean:+.3f} [{low:+.3f}, {high:+.3f}] at r = {share} %"
+                for share, (mean, low, high) in zip(shares, against, strict=True)
+            )
+            lines += [
+                f"Behind the prefix `{prefix}` the next prompt's question (`wrong_query`) chooses with this KL more"
+                f" (+) or less (-) than the own question (`conduit`): {said} nats. Where these intervals hold zero, the"
+                " rule's gain over chance on this model is what any question finds, not what this one asks for.",
+                "",
+            ]
+    return lines
 
 
 def order_notes(found: Result) -> list[str]:
@@ -88,11 +126,12 @@ def order_notes(found: Result) -> list[str]:
 def _sets_where(found: Result, arm: str, sign: int) -> str:
     """`two_hop (r = 5, 10 %)`: where the arm's accuracy is above (sign 1) or below (-1) `conduit`'s."""
     said = []
+    looks = differences(found["figures"].values(), "accuracy")
     for kind, figures in found["figures"].items():
         shares = []
         for share in shares_of(figures):
             against = figures.get(f"{arm}.r{share}", {}).get("accuracy_minus_conduit", (0, 0, 0))
-            if min(sign * against[1], sign * against[2]) > 0:
+            if beyond_chance(against, looks) == sign:
                 shares.append(share)
         if shares:
             said.append(f"{kind} (r = {', '.join(shares)} %)")

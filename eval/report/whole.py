@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from eval.report.tables import Result, percent, table
+from eval.report.tables import Result, percent, table, with_width
 
 BY_KIND = ("full.r100", "reuse.r0", "conduit.r5", "conduit.r10", "conduit.r20", "impact.r10", "random.r10")
 
 
 def accuracy_section(found: Result) -> list[str]:
     figures = found["figures"]
-    rows = [[name, percent(entry["accuracy"])] for name, entry in figures.items() if isinstance(entry, dict)]
+    cells = {name: entry for name, entry in figures.items() if isinstance(entry, dict)}
+    rows = [[name, percent(with_width(entry["accuracy"], figures["n"]))] for name, entry in cells.items()]
     kinds = list(figures["full.r100"]["by_kind"])
     wanted = [name for name in BY_KIND if name in figures]
     by_kind = [[k, *(f"{100 * figures[c]['by_kind'][k]:.1f}" for c in wanted)] for k in kinds]

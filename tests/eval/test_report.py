@@ -136,7 +136,9 @@ def test_public_sets_beside_the_paper(tmp_path: Path) -> None:
     # The errors of five sets: sqrt(5) / 5 of one.
     assert "| 60.00 ±1.00 | 50.00 ±0.45 | 49.60 | 60.53 | 56.96 |" in text
     assert "| first_k.r5 | 0.00 | 0.00 | 0.00 | 0.00 | 0.00 | 0.00 | not at hand | not at hand |" in text
-    assert "| full.r100 | 50.00 ±2.00 |" in text and "| paper | not at hand |\n" in text
+    assert "| full.r100 | 50.00 ±2.00 |" in text and "not at hand" in text
+    assert "| Qwen2.5-VL-3B | prophetkv.r10 | 54.35 | 32.25 | 68.52 | 42.30 | 40.36 | 47.56 |" in text
+    assert "| Qwen2.5-VL-7B | conduit_paper.r10 | not at hand |" in text
     del sets["viquae"]
     assert "not all five measured" in page({"published": found | {"figures": sets}}, tmp_path)
 
@@ -145,7 +147,10 @@ def test_a_default_must_be_shown_to_lose_nowhere(swept: dict[str, Any], tmp_path
     both = swept | {"figures": swept["figures"] | {"page_order": swept["figures"]["two_hop"]}}
     assert "is met by these figures" in page({"shifted_prefix": both}, tmp_path)
     judge = {"n": 300, "full_accuracy": [0.9] * 3, "reuse.r0": entry(0.2), "impact.r10": entry(0.6, 0.0)}
+    judge["wrong_query.r10"] = entry(0.6) | {"kl_minus_conduit": [-0.0001, -0.007, 0.006]}
     text = page({"shifted_prefix": both, "smollm2_judge": HEAD | {"figures": {"template": judge}}}, tmp_path)
+    assert "the own question (`conduit`): -0.000 [-0.007, +0.006] at r = 10 % nats" in text
+    assert "attention of question rows to the asked cell was supervised" in text
     assert "| smollm2 template | 300 | 10 | +0.00 [-1.00, +1.00] |" in text
     assert "within 0.5 points: smollm2 template at r10" in text and "is not met by these figures" in text
 
