@@ -3,6 +3,7 @@
 EngineError
 |- InvalidPrompt            invalid_prompt             the conversation cannot be laid out as a prompt
 |- InvalidSampling          invalid_sampling           a sampling option that this model cannot serve
+|- InvalidConstraint        invalid_constraint         a schema, regular expression or choice that no answer can follow
 |- ContextLengthExceeded    context_length_exceeded    prompt plus the tokens asked for do not fit the model
 |- UnknownPolicy            unknown_policy             no refresh policy of that name, or an unknown option of one
 |- InvalidRefreshRatio      invalid_refresh_ratio      not in [0, 1]
@@ -34,6 +35,10 @@ class InvalidPrompt(EngineError):
 
 class InvalidSampling(EngineError):
     code = "invalid_sampling"
+
+
+class InvalidConstraint(EngineError):
+    code = "invalid_constraint"
 
 
 class ContextLengthExceeded(EngineError):

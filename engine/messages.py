@@ -56,6 +56,15 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """The form that an answer must have: `text` is a JSON Schema, a regular expression, or a JSON list of texts to
+    choose from."""
+
+    kind: Literal["json_schema", "regex", "choice"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """How tokens are drawn. The defaults change nothing: greedy, no filter, no penalty.
 
@@ -77,6 +86,7 @@ class Sampling:
     logprobs: int | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from engine.answer.constraint import Follower
 from engine.errors import InvalidSampling
 from engine.messages import Sampling
 
@@ -29,8 +30,12 @@ class Sampler:
     """Draws the tokens of one request. The same seed gives the same tokens for the same logits; without one, every
     request draws anew."""
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int], vocab: int) -> None:
+    def __init__(
+        self, sampling: Sampling, prompt: Sequence[int], vocab: int, follower: Follower | None = None
+    ) -> None:
+        """`follower` keeps to the form that the answer must have."""
         self._sampling = sampling
+        self._follower = follower
         self._used = _Used(prompt, vocab) if _has_penalty(sampling) else None
         self._bias = torch.zeros(vocab) if sampling.logit_bias else None
         for token, bias in sampling.logit_bias:
@@ -55,13 +60,17 @@ class Sampler:
             token = int(torch.multinomial(probabilities, 1, generator=self._generator))
         if self._used is not None:
             self._used.add(token)
+        if self._follower is not None:
+            self._follower.take(token)
         return token
 
     def _adjust(self, logits: torch.Tensor) -> torch.Tensor:
-        """Bias and penalties. Returns `logits` itself where there are none."""
+        """Bias, penalties, and what the answer's form allows. Returns `logits` itself where there are none."""
         if self._bias is not None:
             logits = logits + self._bias
-        return logits if self._used is None else _penalised(logits, self._used, self._sampling)
+        if self._used is not None:
+            logits = _penalised(logits, self._used, self._sampling)
+        return logits if self._follower is None else self._follower.allow(logits)
 
 
 class _Used:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from engine.answer.constraint import Follower
 from engine.answer.detokenizer import Detokenizer
 from engine.answer.report import Chained, kv_report, usage
 from engine.answer.sampling import Sampler, check_sampling, likely_logprobs
@@ -51,6 +52,7 @@ class Prepared:
     shapes: tuple[SpanShape, ...]
     max_tokens: int
     submitted: float
+    follower: Follower | None = None
 
     @property
     def slots(self) -> int:
@@ -71,7 +73,9 @@ def prepare(runtime: Runtime, request: GenerateRequest, submitted: float) -> Pre
     shapes = tuple(runtime.family.span(image.width, image.height) for image in request.images)
     layout = runtime.prompt.layout(request.messages, shapes, choice.policy.question)
     max_tokens = answer_budget(layout.length, request.sampling.max_tokens, runtime.family.max_context)
-    return Prepared(request, choice, layout, shapes, max_tokens, submitted)
+    constraint = request.sampling.constraint
+    follower = None if constraint is None else runtime.constraints.follow(constraint)
+    return Prepared(request, choice, layout, shapes, max_tokens, submitted, follower)
 
 
 def picture(image: ImageInput) -> np.ndarray:
@@ -112,7 +116,9 @@ class Generation:
         request, layout = prepared.request, prepared.layout
         self._chaining = Chaining(runtime, request.tenant, prepared.choice, layout, request.images)
         words = layout.ids[layout.text_slots()].tolist()
-        self._sampler = Sampler(prepared.request.sampling, words, runtime.family.shape.vocab)
+        self._sampler = Sampler(
+            prepared.request.sampling, words, runtime.family.shape.vocab, prepared.follower
+        )
         self._detokenizer = Detokenizer(runtime.prompt.tokenizer)
         self._stops = StopStrings(prepared.request.sampling.stop)
         self._logprobs: list[TokenLogprob] = []

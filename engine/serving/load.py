@@ -10,6 +10,7 @@ import torch
 from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
+from engine.answer.constraint import Constraints
 from engine.chains.tree import Chains
 from engine.errors import EngineError, UnsupportedModel
 from engine.families.checkpoint import Checkpoint
@@ -80,7 +81,10 @@ def _load(
         prefix_ids=prompt.prefix_ids,
         rope=family.rope_name,
     )
-    return Runtime(family, prompt, pool, store, key, settings.namespace, settings.defaults, refused, chains)
+    constraints = Constraints(prompt.tokenizer, family.shape.vocab, family.stop_tokens)
+    return Runtime(
+        family, prompt, pool, store, key, settings.namespace, settings.defaults, refused, constraints, chains
+    )
 
 
 def weights_fingerprint(folder: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from engine.answer.constraint import Constraints
 from engine.chains.segments import root_of
 from engine.chains.tree import Chains
 from engine.families.base import Family
@@ -32,6 +33,7 @@ class Runtime:
     namespace: str
     defaults: Defaults
     refused: str | None
+    constraints: Constraints
     chains: Chains = field(default_factory=lambda: Chains(0))
 
     @property

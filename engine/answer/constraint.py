@@ -1,0 +1,139 @@
+"""Answers that must have a form: a JSON Schema, a regular expression, one of some choices.
+
+The library llguidance says which tokens may come next; everything else is masked when a token is drawn. A grammar is
+bounded when it is compiled, which happens where prompts are laid out, and in every step, so that none holds up others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import torch
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from engine.errors import InvalidConstraint
+from engine.messages import Constraint
+
+# In the library's units: about 50 a microsecond when a lexer is built, 14 in a step of it, 20 in a step of the parser.
+LIMITS: Final = LLParserLimits(
+    initial_lexer_fuel=100_000, step_lexer_fuel=50_000, step_max_items=20_000, verbose_errors=False
+)
+# As most JSON is written that models have read; free white space would let a weak one write nothing else for ever.
+LAYOUT: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+# Subschemas that are tried one by one to say where a schema is wrong.
+MOST_TRIED: Final = 500
+_BY_NAME: Final = ("properties", "$defs", "definitions", "patternProperties")
+_LISTED: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SINGLE: Final = ("items", "additionalProperties", "not", "if", "then", "else")
+
+
+class Constraints:
+    """What a model's tokens may spell. Thread-safe."""
+
+    def __init__(self, tokenizer: Any, vocab: int, stop_tokens: Iterable[int]) -> None:
+        """`tokenizer` is the Rust tokenizer, `vocab` the number of logits."""
+        self._vocab = vocab
+        self._rust, self._stop_tokens = tokenizer, sorted(stop_tokens)
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        """Made for the first request that needs it: a large vocabulary takes a second."""
+        return LLTokenizer(self._rust.to_str(), n_vocab=self._vocab, eos_token=self._stop_tokens)
+
+    def follow(self, constraint: Constraint) -> Follower:
+        """Raises `InvalidConstraint` for what cannot be followed, with the place of the fault in a schema."""
+        matcher = LLMatcher(self._tokenizer, grammar_of(constraint), log_level=0, limits=LIMITS)
+        fault = _fault(matcher)
+        if fault:
+            raise InvalidConstraint(self._place(constraint) + fault)
+        return Follower(matcher, self._vocab)
+
+    def _place(self, constraint: Constraint) -> str:
+        """The deepest part of a schema that is at fault on its own, as `properties.a.items: `."""
+        if constraint.kind != "json_schema":
+            return ""
+        schema = json.loads(constraint.text)
+        found = ""
+        for number, (path, part) in enumerate(_parts(schema, "")):
+            if number == MOST_TRIED:
+                break
+            grammar = grammar_of(Constraint("json_schema", _alone(part, schema)))
+            if LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS).is_error():
+                found = path if len(path) > len(found) else found
+        return f"{found}: " if found else ""
+
+
+class Follower:
+    """One answer on its way through a grammar."""
+
+    def __init__(self, matcher: LLMatcher, vocab: int) -> None:
+        self._matcher, self._vocab = matcher, vocab
+
+    def allow(self, logits: torch.Tensor) -> torch.Tensor:
+        """`logits` [vocab] on the CPU with those of tokens that may not come next at minus infinity."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        if self._matcher.is_error():
+            raise InvalidConstraint("the form of the answer is too complex to be followed to its end")
+        allowed = np.unpackbits(bits, bitorder="little", count=self._vocab)
+        return logits.masked_fill(torch.from_numpy(allowed) == 0, float("-inf"))
+
+    def take(self, token: int) -> None:
+        self._matcher.consume_token(token)
+
+
+def _fault(matcher: LLMatcher) -> str:
+    """Why a form cannot be followed, empty where it can. A first token is tried: what a grammar costs shows by then."""
+    trial = matcher.deep_copy()
+    if not trial.is_error():
+        allowed = np.frombuffer(trial.compute_bitmask(), dtype=np.uint8)
+        first = np.flatnonzero(np.unpackbits(allowed, bitorder="little"))
+        if len(first):
+            trial.consume_token(int(first[0]))
+            trial.compute_bitmask()
+    return str(trial.get_error()).strip().split("\n")[0]
+
+
+def grammar_of(constraint: Constraint) -> str:
+    if constraint.kind == "json_schema":
+        layout: Any = LAYOUT
+        return str(LLMatcher.grammar_from_json_schema(constraint.text, overrides=layout))
+    if constraint.kind == "regex":
+        return str(LLMatcher.grammar_from_regex(constraint.text))
+    choices = " | ".join(json.dumps(choice) for choice in json.loads(constraint.text))
+    return str(LLMatcher.grammar_from_lark(f"start: {choices}"))
+
+
+def _parts(schema: object, path: str) -> Iterator[tuple[str, object]]:
+    """All subschemas with their paths, those of the outside first."""
+    if not isinstance(schema, Mapping):
+        return
+    inside: list[tuple[str, object]] = []
+    for keyword in _BY_NAME:
+        named = schema.get(keyword)
+        inside += [(f"{keyword}.{name}", part) for name, part in _items(named)]
+    for keyword in _LISTED:
+        listed = schema.get(keyword)
+        inside += [
+            (f"{keyword}[{i}]", part) for i, part in enumerate(listed if isinstance(listed, list) else ())
+        ]
+    inside += [(keyword, schema[keyword]) for keyword in _SINGLE if isinstance(schema.get(keyword), Mapping)]
+    for name, part in inside:
+        below = f"{path}.{name}" if path else name
+        yield below, part
+        yield from _parts(part, below)
+
+
+def _items(named: object) -> Iterable[tuple[str, object]]:
+    return named.items() if isinstance(named, Mapping) else ()
+
+
+def _alone(part: object, root: Mapping[str, object]) -> str:
+    """A subschema as one of its own, with the definitions that it may refer to."""
+    if not isinstance(part, Mapping):
+        return json.dumps(part)
+    definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
+    return json.dumps({**definitions, **part})
