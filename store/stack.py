@@ -11,10 +11,11 @@ from typing import Generic, Literal
 
 from store.codecs.protocol import Codec, Prepared
 from store.errors import CodecError, Rejected, TierError
+from store.reading import EntryReader
 from store.records.buffers import BufferPool
 from store.records.header import RecordInfo
-from store.records.keys import owner
-from store.records.record import Record, RecordReader, build
+from store.records.keys import VisualKey, owner
+from store.records.record import Record, build
 from store.residency.decoded import E, Slot
 from store.residency.eviction import HoldOf, Policy, lru
 from store.tiers.health import Health
@@ -65,23 +66,22 @@ class TierStack(Generic[E]):
         self._dropped: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def load(self, digest: bytes, when: float) -> Loaded[E] | Missed:
-        """From the first tier that has a sound record; it is written to those before in the background, and
-        what was not sound is removed there."""
+    def load(self, key: VisualKey, layout: object, when: float) -> Loaded[E] | Missed:
+        """From the first tier that has a sound record of that layout (None: any); it is written to those before in the
+        background, and what was not sound is removed there."""
         missed = Missed("miss", "absent")
         for place, tier in enumerate(self.tiers):
+            reader = EntryReader(key, self._codec, layout, self._buffers)
             try:
-                record = self._read(tier, digest)
-                if record is not None:
-                    entry = self._codec.decode(record.manifest, record.payload)
+                found = tier.get(reader.digest, reader)
+                self.health.worked(tier.name)
+                if found:
+                    entry, record = reader.loaded()
                     self._promote(record, when, self.tiers[:place])
                     return Loaded(entry, record.manifest.info, record.nbytes, tier.name)
             except Rejected as error:
                 missed = _worse(missed, tier, error.reason, str(error))
-                self._discard(tier, digest)
-            except CodecError as error:
-                missed = _worse(missed, tier, "corrupt", str(error))
-                self._discard(tier, digest)
+                self._discard(tier, reader.digest)
             except TierError as error:
                 self.health.failed(tier.name, error)
                 if missed.outcome == "miss":
@@ -102,6 +102,11 @@ class TierStack(Generic[E]):
 
         if self.tiers and not self.writer.offer(Job(slot.digest, slot.bytes, write, slot)):
             self._drop("queue_full")
+
+    def refuse(self, slot: Slot[E]) -> None:
+        """Not store an entry that may not be kept."""
+        _log.error("entry %s is not finite", slot.digest.hex())
+        self._drop("not_finite")
 
     def remove(self, digest: bytes, tiers: Sequence[Tier], reason: str | None = None) -> bool:
         """Now, from all of `tiers`."""
@@ -130,12 +135,6 @@ class TierStack(Generic[E]):
         for tier in self.tiers:
             with self.health.noting(tier.name):
                 tier.close()
-
-    def _read(self, tier: Tier, digest: bytes) -> Record | None:
-        reader = RecordReader(digest, self._codec.identity, self._buffers)
-        found = tier.get(digest, reader)
-        self.health.worked(tier.name)
-        return reader.record() if found else None
 
     def _promote(self, record: Record, when: float, tiers: Sequence[Tier]) -> None:
         if not tiers:

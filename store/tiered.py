@@ -70,6 +70,17 @@ class _Found(Generic[E]):
     unkept: Prepared[E] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Ask(Generic[E]):
+    """What one request wants. `keep`: whether an entry that was missing is stored."""
+
+    key: VisualKey
+    digest: bytes
+    compile: Callable[[], E]
+    keep: bool
+    layout: object
+
+
 class TieredStore(Generic[E]):
     """Thread-safe. `sightings`: an entry is written to the tiers only when it is asked for again; None: at once."""
 
@@ -90,25 +101,28 @@ class TieredStore(Generic[E]):
         """What `ModelKey.codec` must say."""
         return self._codec.name
 
-    def fetch(self, key: VisualKey, compile: Callable[[], E], mode: Mode = "auto") -> Fetched[E]:
+    def fetch(
+        self, key: VisualKey, compile: Callable[[], E], mode: Mode = "auto", layout: object = None
+    ) -> Fetched[E]:
         """The entry of `key`, compiled if need be; raises what `compile` raises.
 
         auto: read, and store what was missing. read: read, store nothing. bypass: neither. rewrite: compile
-        and store.
+        and store. `layout`: what the codec's entries look like that the caller can use; a record of another one is
+        a miss, None takes any.
         """
         if self._closed:
             raise StoreClosed("fetch from a closed store")
         if key.model.codec != self._codec.name:
             raise InvalidKey(f"the key is for codec {key.model.codec!r}, the store has {self._codec.name!r}")
-        digest = key.digest
+        ask = _Ask(key, key.digest, compile, mode == "auto", layout)
         if mode == "bypass":
-            slot, _, seconds = self._compile(key, digest, compile)
-            return _fetched(_Found(slot, "bypass", "bypass", None, 0.0, seconds), Lease(None, digest))
-        lease = self._holds.lease(digest)
+            slot, _, seconds = self._compile(ask)
+            return _fetched(_Found(slot, "bypass", "bypass", None, 0.0, seconds), Lease(None, ask.digest))
+        lease = self._holds.lease(ask.digest)
         try:
-            found = self._rewrite(key, digest, compile) if mode == "rewrite" else None
+            found = self._rewrite(ask) if mode == "rewrite" else None
             while found is None:
-                found = self._attempt(key, digest, compile, mode == "auto")
+                found = self._attempt(ask)
         except BaseException:
             lease.release()
             raise
@@ -126,18 +140,16 @@ class TieredStore(Generic[E]):
         self._stack.close(timeout)
         self._decoded.clear()
 
-    def _attempt(
-        self, key: VisualKey, digest: bytes, compile: Callable[[], E], keep: bool
-    ) -> _Found[E] | None:
+    def _attempt(self, ask: _Ask[E]) -> _Found[E] | None:
         """None if the request that was waited for failed: then this one tries again, perhaps in the lead."""
         started = time.perf_counter()
-        found = self._ready(digest, keep)
+        found = self._ready(ask)
         if found is not None:
             return found
-        flight, leading = self._flights.join(digest)
+        flight, leading = self._flights.join(ask.digest)
         if leading:
             try:
-                found = self._lead(flight, key, compile, keep)
+                found = self._lead(flight, ask)
                 flight.land(found)
                 return found
             finally:
@@ -145,67 +157,65 @@ class TieredStore(Generic[E]):
         landed = flight.wait()
         if landed is None:
             return None
-        if keep and landed.unkept is not None:
+        if ask.keep and landed.unkept is not None:
             self._keep(landed.slot, landed.unkept)
-        self._stack.touch(digest, self._clock())
+        self._stack.touch(ask.digest, self._clock())
         waited = time.perf_counter() - started
         return _Found(landed.slot, "hit", "joined", landed.tier or self._decoded.name, waited)
 
-    def _lead(
-        self, flight: Flight[_Found[E]], key: VisualKey, compile: Callable[[], E], keep: bool
-    ) -> _Found[E]:
+    def _lead(self, flight: Flight[_Found[E]], ask: _Ask[E]) -> _Found[E]:
         """Load or compile for everybody who waits."""
         started = time.perf_counter()
-        digest = flight.digest
         # The flight before this one may have landed between the look at the decoded cache and the join.
-        found = self._ready(digest, keep, count=False)
+        found = self._ready(ask, count=False)
         if found is not None:
             return found
         now = self._clock()
-        loaded = self._stack.load(digest, now)
+        loaded = self._stack.load(ask.key, ask.layout, now)
         if isinstance(loaded, Missed):
-            slot, prepared, seconds = self._compile(key, digest, compile)
-            if keep:
+            slot, prepared, seconds = self._compile(ask)
+            if ask.keep:
                 self._flights.keep_unless_forgotten(flight, lambda: self._keep(slot, prepared))
-            unkept = None if keep else prepared
+            unkept = None if ask.keep else prepared
             return _Found(slot, loaded.outcome, loaded.reason, None, 0.0, seconds, unkept)
-        slot = Slot(digest, loaded.entry, loaded.info, loaded.bytes, now)
+        slot = Slot(ask.digest, loaded.entry, loaded.info, loaded.bytes, now)
         self._flights.keep_unless_forgotten(flight, lambda: self._show(slot))
-        self._stack.touch(digest, now)
+        self._stack.touch(ask.digest, now)
         return _Found(slot, "hit", "", loaded.tier, time.perf_counter() - started)
 
-    def _ready(self, digest: bytes, keep: bool, count: bool = True) -> _Found[E] | None:
+    def _ready(self, ask: _Ask[E], count: bool = True) -> _Found[E] | None:
         """From the decoded cache, or from what waits to be written."""
         now = self._clock()
-        slot = self._decoded.get(digest, now, count) or self._stack.writer.pending(digest)
+        slot = self._decoded.get(ask.digest, now, count) or self._stack.writer.pending(ask.digest)
         if slot is None:
             return None
-        if keep and slot.unwritten is not None:
+        if ask.keep and slot.unwritten is not None:
             self._write(replace(slot, unwritten=None), slot.unwritten, replace_old=False)
-        self._stack.touch(digest, now)
+        self._stack.touch(ask.digest, now)
         return _Found(slot, "hit", "", self._decoded.name)
 
-    def _rewrite(self, key: VisualKey, digest: bytes, compile: Callable[[], E]) -> _Found[E]:
-        slot, prepared, seconds = self._compile(key, digest, compile)
+    def _rewrite(self, ask: _Ask[E]) -> _Found[E]:
+        slot, prepared, seconds = self._compile(ask)
         # What is being loaded at this moment is older.
-        self._flights.forget(digest)
+        self._flights.forget(ask.digest)
         self._keep(slot, prepared, replace_old=True)
         return _Found(slot, "miss", "rewrite", None, 0.0, seconds)
 
-    def _compile(
-        self, key: VisualKey, digest: bytes, compile: Callable[[], E]
-    ) -> tuple[Slot[E], Prepared[E], float]:
+    def _compile(self, ask: _Ask[E]) -> tuple[Slot[E], Prepared[E], float]:
         """The entry as hits will give it, how to pack it, and the seconds it took."""
         started = time.perf_counter()
-        prepared = self._codec.prepare(compile())
+        prepared = self._codec.prepare(ask.compile())
         seconds = time.perf_counter() - started
         self._compiles.add()
         entry = prepared.entry
         now = self._clock()
-        info = RecordInfo.of(key, entry.tokens, now, seconds)
-        return Slot(digest, entry, info, self._codec.payload_bytes(entry), now), prepared, seconds
+        info = RecordInfo.of(ask.key, entry.tokens, now, seconds)
+        return Slot(ask.digest, entry, info, self._codec.payload_bytes(entry), now), prepared, seconds
 
     def _keep(self, slot: Slot[E], prepared: Prepared[E], replace_old: bool = False) -> None:
+        if not prepared.sound:
+            self._stack.refuse(slot)
+            return
         if self._sightings is not None and not replace_old and not self._sightings.again(slot.digest):
             self._show(replace(slot, unwritten=prepared))
             return

@@ -3,25 +3,22 @@ channels per token. Keys have channels with large constant offsets, which the of
 whole; per token they would drown the rest.
 
 Features stay as they are, as recomputed rows start from them (r = 1 is full prefill), and so do the value
-norms, which decide which rows that is. A tensor with anything in it that is not finite is stored as it is.
+norms, which decide which rows that is.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
 from store.codecs.protocol import Prepared
-from store.codecs.quantise import Quantised, dequantise, quantise, quantised_bytes
+from store.codecs.quantise import Quantised, bounds, dequantise, quantise, quantised_bytes, quantised_shapes
 from store.errors import CodecError
-from store.records.entry import ImageKV
+from store.records.entry import ImageKV, Layout
 from store.records.header import Manifest
 from store.records.record import Encoded, NamedBuffer
-from store.records.tensors import DTYPES, NAMES, buffer_of, tensor_of
-
-_log = logging.getLogger(__name__)
+from store.records.tensors import DTYPES, NAMES, buffer_of, checked, finite, specs_of, tensor_of
 
 _AXES = {"keys": -2, "values": -1}
 _EXACT = ("features", "value_norms")
@@ -41,11 +38,10 @@ class IntegerCodec:
         return IntegerCodec(self._bits, device)
 
     def prepare(self, entry: ImageKV) -> Prepared[ImageKV]:
-        packed = {name: quantise(_checked(name, entry), axis, self._bits) for name, axis in _AXES.items()}
+        quantised = {name: quantise(_checked(name, entry), axis, self._bits) for name, axis in _AXES.items()}
+        packed = {name: codes for name, codes in quantised.items() if codes is not None}
         decoded = {
-            name: self._dequantise(codes, name, getattr(entry, name).dtype)
-            for name, codes in packed.items()
-            if codes is not None
+            name: self._dequantise(codes, name, getattr(entry, name).dtype) for name, codes in packed.items()
         }
         kept = ImageKV(
             keys=decoded.get("keys", entry.keys),
@@ -53,15 +49,33 @@ class IntegerCodec:
             features=entry.features,
             value_norms=entry.value_norms,
         )
-        return Prepared(kept, _packer(kept, packed))
+        sound = len(packed) == len(_AXES) and self._sound(kept, packed)
+        return Prepared(kept, _packer(kept, packed, sound), sound)
 
     def roundtrip(self, entry: ImageKV) -> ImageKV:
         return self.prepare(entry).entry
 
+    def fits(self, manifest: Manifest, layout: Layout) -> bool:
+        specs = specs_of(manifest)
+        expected = {name: layout.tensors[name] for name in _EXACT}
+        attributes: dict[str, str] = {}
+        for name, axis in _AXES.items():
+            dtype, shape = layout.tensors[name]
+            codes, parameters = quantised_shapes(shape, axis, self._bits)
+            # Which of the two precisions follows from the values.
+            parameter, _ = specs.get(f"{name}.offset", ("", ()))
+            if parameter not in ("float16", "float32"):
+                return False
+            expected |= {f"{name}.{part}": (parameter, parameters) for part in ("offset", "scale")}
+            expected[f"{name}.codes"] = ("uint8", codes)
+            attributes |= {f"{name}.dtype": dtype, f"{name}.width": str(shape[-1])}
+        return specs == expected and manifest.attributes == attributes
+
     def decode(self, manifest: Manifest, payload: memoryview) -> ImageKV:
+        exact = {name: tensor_of(manifest, payload, name) for name in _EXACT}
+        checked(exact)
         keys, values = (self._decode(manifest, payload, name) for name in _AXES)
-        features, norms = (tensor_of(manifest, payload, name) for name in _EXACT)
-        return ImageKV(keys, values, features, norms)
+        return ImageKV(keys, values, **exact)
 
     def payload_bytes(self, entry: ImageKV) -> int:
         integers = sum(
@@ -70,19 +84,27 @@ class IntegerCodec:
         return integers + entry.features.nbytes + entry.value_norms.nbytes
 
     def _decode(self, manifest: Manifest, payload: memoryview, name: str) -> torch.Tensor:
-        dtype = manifest.attributes.get(f"{name}.dtype")
-        if dtype is None:
-            return tensor_of(manifest, payload, name)
-        if dtype not in DTYPES:
-            raise CodecError(f"{name}: dtype {dtype}")
         codes, offset, scale = (
             tensor_of(manifest, payload, f"{name}.{part}") for part in ("codes", "offset", "scale")
         )
         try:
-            width = int(manifest.attributes[f"{name}.width"])
-            return self._dequantise(Quantised(codes, offset, scale, width), name, DTYPES[dtype])
+            dtype = DTYPES[manifest.attributes[f"{name}.dtype"]]
+            packed = Quantised(codes, offset, scale, int(manifest.attributes[f"{name}.width"]))
+            for bound in bounds(packed, self._bits, dtype):
+                checked({name: bound})
+            return self._dequantise(packed, name, dtype)
         except (KeyError, ValueError, RuntimeError) as error:
             raise CodecError(f"{name}: {error}") from error
+
+    def _sound(self, kept: ImageKV, packed: Mapping[str, Quantised]) -> bool:
+        """Judged by the parameters: the decoded tensors may be on a device."""
+        ends = [
+            bound
+            for name, codes in packed.items()
+            for bound in bounds(codes, self._bits, getattr(kept, name).dtype)
+        ]
+        exact = [getattr(kept, name) for name in _EXACT]
+        return all(map(finite, [*ends, *exact]))
 
     def _dequantise(self, packed: Quantised, name: str, dtype: torch.dtype) -> torch.Tensor:
         codes, offset, scale = (part.to(self._device) for part in (packed.codes, packed.offset, packed.scale))
@@ -97,18 +119,16 @@ def _checked(name: str, entry: ImageKV) -> torch.Tensor:
     return tensor
 
 
-def _packer(kept: ImageKV, packed: dict[str, Quantised | None]) -> Callable[[], Encoded]:
-    """The buffers of `kept`: codes where there are any, the tensor itself where not."""
+def _packer(kept: ImageKV, packed: Mapping[str, Quantised], sound: bool) -> Callable[[], Encoded]:
+    """The buffers of `kept`, with codes for keys and values."""
 
     def pack() -> Encoded:
+        if not sound:
+            raise CodecError("numbers that are not finite")
         buffers: list[NamedBuffer] = []
         attributes: dict[str, str] = {}
         for name, codes in packed.items():
             tensor: torch.Tensor = getattr(kept, name)
-            if codes is None:
-                _log.warning("%s is not finite and is stored as it is", name)
-                buffers.append(buffer_of(name, tensor))
-                continue
             attributes[f"{name}.dtype"] = NAMES[tensor.dtype]
             attributes[f"{name}.width"] = str(codes.width)
             buffers += [

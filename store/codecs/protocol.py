@@ -22,10 +22,12 @@ E = TypeVar("E")
 @dataclass(frozen=True, slots=True)
 class Prepared(Generic[E]):
     """`entry`: as a later hit will give it, bit for bit. `pack`: the buffers of the record, raises
-    CodecError; the part of the work that may happen off the request path, once or never."""
+    CodecError; the part of the work that may happen off the request path, once or never. `sound`: whether it may be
+    kept at all."""
 
     entry: E
     pack: Callable[[], Encoded]
+    sound: bool = True
 
 
 class Codec(Protocol[E]):
@@ -54,9 +56,14 @@ class Codec(Protocol[E]):
         """The entry of `prepare`: what a store with this codec would give."""
         ...
 
+    def fits(self, manifest: Manifest, layout: Any) -> bool:
+        """Whether the record is of an entry of that layout, and can be decoded: by what it says, before anything of it
+        is used."""
+        ...
+
     def decode(self, manifest: Manifest, payload: memoryview) -> E:
         """The entry of a verified record. It may refer to `payload`, which is then its own. Raises
-        CodecError."""
+        CodecError, and Rejected for numbers that no entry may have."""
         ...
 
     def payload_bytes(self, entry: E) -> int:

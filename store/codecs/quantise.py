@@ -10,6 +10,7 @@ is at most scale / 2 and the rounding of the offset.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,12 +64,24 @@ def dequantise(packed: Quantised, axis: int, bits: int, dtype: torch.dtype) -> t
     return out
 
 
-def quantised_bytes(shape: torch.Size, axis: int, bits: int, parameter_bytes: int = 2) -> int:
+def bounds(packed: Quantised, bits: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ends of what each group can decode to: if they are finite, all of it is."""
+    low, step = packed.offset.float(), packed.scale.float()
+    return low.to(dtype), (low + step * ((1 << bits) - 1)).to(dtype)
+
+
+def quantised_shapes(shape: Sequence[int], axis: int, bits: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of the codes, and of offset and scale, for a tensor of `shape`."""
+    width = -(-shape[-1] // 2) if bits == 4 else shape[-1]
+    parameters = list(shape)
+    parameters[axis] = -(-shape[axis] // GROUP)
+    return (*shape[:-1], width), tuple(parameters)
+
+
+def quantised_bytes(shape: Sequence[int], axis: int, bits: int, parameter_bytes: int = 2) -> int:
     """Bytes of codes, offsets and scales for a tensor of `shape`."""
-    rows = math.prod(shape[:-1])
-    codes = rows * (-(-shape[-1] // 2) if bits == 4 else shape[-1])
-    groups = math.prod(shape) // shape[axis] * -(-shape[axis] // GROUP) if shape[axis] else 0
-    return codes + 2 * parameter_bytes * groups
+    codes, parameters = quantised_shapes(shape, axis, bits)
+    return math.prod(codes) + 2 * parameter_bytes * math.prod(parameters)
 
 
 def _quantise_layer(

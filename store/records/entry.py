@@ -8,6 +8,30 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """Sizes and dtype of an entry: what a model must find in order to use it. `levels` of features."""
+
+    layers: int
+    kv_heads: int
+    tokens: int
+    head_dim: int
+    levels: int
+    hidden: int
+    dtype: str
+
+    @property
+    def tensors(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Dtype and shape by name."""
+        kv = (self.layers, self.kv_heads, self.tokens, self.head_dim)
+        return {
+            "keys": (self.dtype, kv),
+            "values": (self.dtype, kv),
+            "features": (self.dtype, (self.levels, self.tokens, self.hidden)),
+            "value_norms": ("float32", (self.layers, self.tokens)),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class ImageKV:
     """Visual KV of one image, computed behind the canonical prefix. Tensors are contiguous, on the CPU (keys
     and values of a lossy codec on the device that it decodes on) and never written to once the entry has been handed

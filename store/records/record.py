@@ -109,7 +109,6 @@ class RecordReader:
         if self._codec is not None and manifest.codec != self._codec:
             raise Rejected("outdated", f"codec {manifest.codec}, {self._codec} expected")
         self._manifest, self._head = manifest, bytes(raw)
-        self._payload = self._buffers.take(manifest.payload_bytes)
         return manifest
 
     def piece(self, data: bytes | memoryview) -> None:
@@ -121,6 +120,8 @@ class RecordReader:
         size = len(data)
         if size != expected.length:
             raise Rejected("torn" if size < expected.length else "corrupt", f"piece {number} of {size} bytes")
+        if not number:
+            self._payload = self._buffers.take(self._manifest.payload_bytes)
         start = number * PIECE_BYTES
         # The copy is hashed, not the source: it is warm in the CPU's cache, and it is what the caller will
         # see.
@@ -130,8 +131,12 @@ class RecordReader:
             raise Rejected("corrupt", f"checksum of piece {number}")
         self._received = number + 1
 
+    @property
+    def complete(self) -> bool:
+        return self._manifest is not None and self._received == len(self._manifest.pieces)
+
     def record(self) -> Record:
         """The record, if all of it came. Raises Rejected."""
-        if self._manifest is None or self._received != len(self._manifest.pieces):
+        if self._manifest is None or not self.complete:
             raise Rejected("torn", f"{self._received} pieces received")
         return Record(self._manifest, self._head, self._payload)

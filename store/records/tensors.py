@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import torch
 
-from store.errors import CodecError
+from store.errors import CodecError, Rejected
+from store.records.entry import ImageKV
 from store.records.header import Manifest
 from store.records.record import NamedBuffer
 
@@ -34,6 +38,35 @@ def tensor_of(manifest: Manifest, payload: memoryview, name: str) -> torch.Tenso
         raise CodecError(f"the record has no tensor {name}")
     dtype = DTYPES[spec.dtype]
     count = spec.nbytes // dtype.itemsize
-    if not count:
-        return torch.empty(spec.shape, dtype=dtype)
-    return torch.frombuffer(payload, dtype=dtype, count=count, offset=spec.offset).view(spec.shape)
+    try:
+        if not count:
+            return torch.empty(spec.shape, dtype=dtype)
+        return torch.frombuffer(payload, dtype=dtype, count=count, offset=spec.offset).view(spec.shape)
+    except (RuntimeError, ValueError, TypeError, OverflowError) as error:
+        raise CodecError(f"{name}: {error}") from error
+
+
+def specs_of(manifest: Manifest) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+    """Dtype and shape by name of all tensors; nothing if a name comes twice."""
+    specs = {spec.name: (spec.dtype, spec.shape) for spec in manifest.tensors}
+    return specs if len(specs) == len(manifest.tensors) else {}
+
+
+def finite(tensor: torch.Tensor) -> bool:
+    """Whether there is no NaN and no infinity in it, at about the speed of memory."""
+    # A finite sum has finite terms. The sum alone may overflow, then the bounds tell.
+    if not tensor.numel() or math.isfinite(tensor.sum().item()):
+        return True
+    return all(math.isfinite(bound.item()) for bound in torch.aminmax(tensor))
+
+
+def sound(entry: ImageKV) -> bool:
+    """Whether it may be stored: a number that is none would be served for ever."""
+    return all(finite(getattr(entry, name)) for name in FIELDS)
+
+
+def checked(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises Rejected for what no version of this program would have written."""
+    for name, tensor in tensors.items():
+        if not finite(tensor):
+            raise Rejected("outdated", f"{name} are not finite")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from store.codecs.protocol import Codec, codecs
-from store.errors import CodecError
+from store.errors import CodecError, Rejected
 from store.records.entry import ImageKV
 from store.records.header import ALIGNMENT
+from store.records.tensors import DTYPES as TYPES
+from store.records.tensors import FIELDS
 from tests.store.samples import BUFFERS
-from tests.store.tensors import entry_of, same, stored
+from tests.store.tensors import entry_of, layout_of, same, stored
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
@@ -41,14 +44,83 @@ def test_shapes_and_dtypes_stay(codec: Codec[Any], dtype: torch.dtype) -> None:
         assert after.is_contiguous()
 
 
+@pytest.mark.parametrize("name", FIELDS)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_non_finite_input_comes_through(codec: Codec[Any], value: float) -> None:
+def test_f5_what_is_not_finite_is_given_back_and_never_kept(
+    codec: Codec[Any], name: str, value: float
+) -> None:
     entry = entry_of(1)
-    entry.keys[0, 0, 0, 0] = value
-    entry.values[1, 0, 0, 0] = value
-    prepared, record = stored(codec, entry)
-    assert same(codec.decode(record.manifest, record.payload), prepared)
-    assert torch.equal(prepared.keys.isfinite(), entry.keys.isfinite())
+    getattr(entry, name).view(-1)[5] = value
+    prepared = codec.prepare(entry)
+    assert not prepared.sound
+    for field in FIELDS:
+        assert torch.equal(getattr(prepared.entry, field).isfinite(), getattr(entry, field).isfinite())
+    with pytest.raises(CodecError):
+        prepared.pack()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_largest_numbers_are_kept_if_they_come_back_finite(codec: Codec[Any], dtype: torch.dtype) -> None:
+    entry = entry_of(1, tokens=70, dtype=dtype)
+    entry.keys[:] = torch.finfo(dtype).max * torch.linspace(-1, 1, 70)[:, None]
+    entry.values[:] = torch.finfo(dtype).max
+    entry.features[:] = torch.finfo(dtype).max
+    prepared = codec.prepare(entry)
+    assert prepared.sound == all(getattr(prepared.entry, name).isfinite().all() for name in FIELDS)
+    if prepared.sound:
+        _, record = stored(codec, entry)
+        assert same(codec.decode(record.manifest, record.payload), prepared.entry)
+
+
+def test_f5_a_record_with_numbers_that_are_not_finite_is_outdated(codec: Codec[Any]) -> None:
+    """As another program, or a version that did not look, may have written it."""
+    _, record = stored(codec, entry_of(1, tokens=70))
+    floats = [spec for spec in record.manifest.tensors if spec.dtype != "uint8"]
+    assert {spec.name.split(".")[0] for spec in floats} == set(FIELDS)
+    for spec in floats:
+        for value in (float("nan"), float("inf")):
+            payload = bytearray(record.payload)
+            tensor = torch.frombuffer(
+                payload,
+                dtype=TYPES[spec.dtype],
+                count=spec.nbytes // TYPES[spec.dtype].itemsize,
+                offset=spec.offset,
+            )
+            tensor[-1] = value
+            with pytest.raises(Rejected) as caught:
+                codec.decode(record.manifest, memoryview(payload))
+            assert caught.value.reason == "outdated" and spec.name.split(".")[0] in str(caught.value)
+
+
+@pytest.mark.parametrize("tokens", [1, 64, 65])
+def test_f5_a_record_fits_the_layout_of_its_entry_and_no_other(codec: Codec[Any], tokens: int) -> None:
+    entry = entry_of(1, tokens=tokens)
+    _, record = stored(codec, entry)
+    own = layout_of(entry)
+    assert codec.fits(record.manifest, own)
+    for name in ("layers", "kv_heads", "tokens", "head_dim", "levels", "hidden"):
+        for size in (getattr(own, name) + 1, 2 * getattr(own, name)):
+            assert not codec.fits(record.manifest, replace(own, **{name: size})), name
+    assert not codec.fits(record.manifest, replace(own, dtype="bfloat16"))
+    # As many numbers, differently arranged.
+    assert not codec.fits(record.manifest, replace(own, kv_heads=1, head_dim=8))
+
+
+def test_f5_a_record_fits_only_with_the_tensors_that_its_codec_writes(codec: Codec[Any]) -> None:
+    entry = entry_of(1, tokens=70)
+    _, record = stored(codec, entry)
+    manifest, own = record.manifest, layout_of(entry)
+    first, *others = manifest.tensors
+    for tensors in (
+        others,
+        [first, *manifest.tensors],
+        [replace(first, name="more"), *manifest.tensors],
+        [replace(first, dtype="float16"), *others],
+        [replace(first, shape=first.shape[::-1]), *others],
+    ):
+        assert not codec.fits(replace(manifest, tensors=tuple(tensors)), own)
+    for attributes in ({**manifest.attributes, "more": "1"}, {"keys.dtype": "float64", "keys.width": "-1"}):
+        assert not codec.fits(replace(manifest, attributes=attributes), own)
 
 
 @pytest.mark.parametrize("constant", [0.0, -3.5, 60000.0])

@@ -55,6 +55,9 @@ class BlobCodec:
     def roundtrip(self, entry: Blob) -> Blob:
         return self.prepare(entry).entry
 
+    def fits(self, manifest: Manifest, layout: int) -> bool:
+        return [spec.shape for spec in manifest.tensors] == [(layout,)]
+
     def decode(self, manifest: Manifest, payload: memoryview) -> Blob:
         if [spec.name for spec in manifest.tensors] != ["data"]:
             raise CodecError("no data")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from store.codecs.protocol import Codec
-from store.records.entry import ImageKV
+from store.records.entry import ImageKV, Layout
 from store.records.header import RecordInfo
 from store.records.record import Record, RecordReader, build
 from store.records.tensors import FIELDS
@@ -27,6 +27,13 @@ def entry_of(number: int, *, tokens: int = 3, dtype: torch.dtype = torch.float32
         features=draw(2, tokens, 8).to(dtype),
         value_norms=draw(2, tokens),
     )
+
+
+def layout_of(entry: ImageKV) -> Layout:
+    """What a model with entries like this one expects."""
+    layers, heads, tokens, size = entry.keys.shape
+    levels, _, hidden = entry.features.shape
+    return Layout(layers, heads, tokens, size, levels, hidden, str(entry.keys.dtype).removeprefix("torch."))
 
 
 def same(left: ImageKV, right: ImageKV) -> bool:
