@@ -44,6 +44,7 @@ class Llama:
         self._decoder, self._head = model.model, model.lm_head
         self.device, self.dtype = model.device, model.dtype
         self.image_token = chunk_token
+        self.levels = 1
         self.max_context: int = config.max_position_embeddings
         self.stop_tokens = frozenset({int(config.eos_token_id)})
         self.rope_name, self.processor_name = "rope", "none"

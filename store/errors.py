@@ -43,7 +43,7 @@ class CodecError(StoreError):
 class Rejected(StoreError):
     """A stored record that must not be served.
 
-    outdated: written by another record version or codec. corrupt: bytes or key differ from what was written.
+    outdated: written by another record version or codec, or for another model than is there. corrupt: bytes or key differ from what was written.
     torn: a part of it is missing.
     """
 

@@ -74,9 +74,10 @@ class Rope(NamedTuple):
 
 
 class Family(Protocol):
-    """A loaded model of one architecture."""
+    """A loaded model of one architecture. `levels`: of the features of an image, see `encode`."""
 
     shape: ModelShape
+    levels: int
     device: torch.device
     dtype: torch.dtype
     image_token: int

@@ -40,6 +40,7 @@ class Decoder:
         self.device: torch.device = model.device
         self.dtype: torch.dtype = model.dtype
         self.image_token: int = model.config.image_token_id
+        self.levels = 1
         self.max_context: int = text.max_position_embeddings
         self.stop_tokens = frozenset(_as_tuple(model.generation_config.eos_token_id))
         self.shape = ModelShape(

@@ -43,6 +43,7 @@ class QwenVL(Decoder):
                 "a processor that does not resize: visual tokens could not be counted ahead"
             )
         self._vision = model.model.visual
+        self.levels = 1 + len(getattr(model.config.vision_config, "deepstack_visual_indexes", ()))
         self._processor = processor
         edges = {name: processor.size[name] for name in ("shortest_edge", "longest_edge")}
         self.processor_name = describe(processor, PIXEL_SETTINGS, **edges)

@@ -18,7 +18,7 @@ from engine.passes.attention import Causal
 from engine.passes.forward import Rows, Work, run_rows
 from engine.passes.kv import KVPool
 from engine.prompt.layout import place, positions_of
-from store.records.entry import ImageKV
+from store.records.entry import ImageKV, Layout
 
 
 def compile_image(
@@ -52,7 +52,21 @@ def compile_image(
         run_rows(family, kv, rows, Causal(len(ids)), work, capture)
     finally:
         pool.give_back(kv)
-    return ImageKV(keys, values, features.cpu().contiguous(), value_norms(values))
+    return ImageKV(keys, values, features.to("cpu", family.dtype).contiguous(), value_norms(values))
+
+
+def entry_layout(family: Family, span: SpanShape) -> Layout:
+    """What `compile_image` gives for a span: a stored entry of another layout is not this model's."""
+    shape = family.shape
+    return Layout(
+        layers=shape.layers,
+        kv_heads=shape.kv_heads,
+        tokens=span.rows,
+        head_dim=shape.head_dim,
+        levels=family.levels,
+        hidden=shape.hidden,
+        dtype=str(family.dtype).removeprefix("torch."),
+    )
 
 
 def value_norms(values: torch.Tensor) -> torch.Tensor:

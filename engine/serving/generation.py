@@ -18,7 +18,7 @@ from engine.answer.stops import StopStrings
 from engine.errors import ContextLengthExceeded
 from engine.families.span import SpanShape
 from engine.messages import Finished, GenerateRequest, ImageInput, KvReport, TextDelta, Timings, TokenLogprob
-from engine.passes.compile import compile_image
+from engine.passes.compile import compile_image, entry_layout
 from engine.passes.decode import Decoder
 from engine.passes.forward import Work
 from engine.passes.refine import Refiner
@@ -206,15 +206,17 @@ class Generation:
         if not self._prepared.choice.policy.uses_store:
             return runtime.family.encode(pixels)
 
+        span = self._prepared.shapes[index]
+
         def compile_entry() -> ImageKV:
             encoded = runtime.family.encode(pixels)
-            shape = self._prepared.shapes[index]
             return compile_image(
-                runtime.family, runtime.pool, runtime.prompt.prefix_ids, encoded, shape, self.work
+                runtime.family, runtime.pool, runtime.prompt.prefix_ids, encoded, span, self.work
             )
 
         key = runtime.key(request.tenant, image)
-        fetched = runtime.store.entries.fetch(key, compile_entry, request.cache.mode)
+        layout = entry_layout(runtime.family, span)
+        fetched = runtime.store.entries.fetch(key, compile_entry, request.cache.mode, layout)
         self._fetched[image.digest] = fetched
         return fetched.entry.features.to(runtime.family.device)
 

@@ -153,7 +153,7 @@ def parse(raw: bytes | memoryview) -> Manifest:
     pieces = tuple(Piece(*fields) for fields in _PIECE.iter_unpack(data[table_at:table_end]))
     try:
         manifest = _from_body(digest, pieces, json.loads(data[_HEAD.size : table_at]))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise Rejected("corrupt", f"manifest body: {error}") from error
     _check_sizes(manifest)
     return manifest
@@ -200,7 +200,7 @@ def _info(fields: dict[str, Any]) -> RecordInfo:
     times = ("created", "compile_seconds")
     checked: dict[str, Any] = {name: _text(fields[name]) for name in texts}
     checked |= {name: _count(fields[name]) for name in counts}
-    checked |= {name: float(fields[name]) for name in times}
+    checked |= {name: _time(fields[name]) for name in times}
     if len(fields) != len(checked):
         raise ValueError("unknown info fields")
     return RecordInfo(**checked)
@@ -216,6 +216,12 @@ def _count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise TypeError(f"count expected, not {value!r}")
     return value
+
+
+def _time(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise TypeError(f"seconds expected, not {value!r}")
+    return float(value)
 
 
 def _check_sizes(manifest: Manifest) -> None:

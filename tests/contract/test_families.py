@@ -17,6 +17,7 @@ from benchmarks.random_families import KINDS, Sizes, write_random_family
 from engine.errors import UnsupportedModel
 from engine.families.checkpoint import Checkpoint
 from engine.families.known import FAMILIES, REFUSED, family_of
+from engine.passes.compile import entry_layout
 from engine.passes.decode import Decoder, decode_step
 from engine.passes.forward import Work
 from engine.passes.kv import KVPool
@@ -26,6 +27,7 @@ from engine.serving.gate import reuse_is_unsound
 from store.codecs.protocol import codecs
 from tests.engine.conftest import Bench, load_bench, picture, said, user
 from tests.engine.plain import run_plainly
+from tests.store.tensors import stored
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 
@@ -153,6 +155,10 @@ def test_entries_of_any_span_go_through_every_codec(family_bench: Bench, codec: 
     kept = codecs()[codec].roundtrip(entry)
     assert kept.keys.shape == entry.keys.shape and kept.keys.shape[2] == shape.rows
     assert kept.features.shape == entry.features.shape and entry.features.shape[1] == shape.rows
+    _, record = stored(codecs()[codec], entry)
+    assert codecs()[codec].fits(record.manifest, entry_layout(family_bench.family, shape))
+    other = family_bench.family.span(390, 70)
+    assert not codecs()[codec].fits(record.manifest, entry_layout(family_bench.family, other))
 
 
 def counts_are_right(bench: Bench, shapes: Iterator[tuple[int, int]]) -> None:

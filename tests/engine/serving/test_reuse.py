@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from engine.messages import (
     CacheMode,
@@ -18,6 +20,12 @@ from engine.serving.runtime import Runtime
 from engine.serving.worker import Worker
 from engine.settings import ModelSettings
 from store.open import open_store
+from store.records.buffers import BufferPool
+from store.records.entry import ImageKV
+from store.records.header import RecordInfo
+from store.records.record import Encoded, build
+from store.records.tensors import FIELDS, buffer_of
+from store.residency.eviction import never_held
 from store.settings import StoreSettings
 from store.types import EntryFilter
 from tests.engine.asking import IMAGES, QUESTION, WAIT, Client, ask, image, open_runtime
@@ -146,3 +154,51 @@ def test_stale_buffers_never_reach_an_answer(client: Client, runtime: Runtime) -
         kv.values.fill_(poison)
         runtime.pool.give_back(kv)
         assert client.answer(ask(f"poisoned {poison}", question))[0] == before
+
+
+def other_entries(entry: ImageKV) -> dict[str, ImageKV]:
+    """What another model, or a broken one, may have left under the same name."""
+    layers, heads, tokens, size = entry.keys.shape
+    merged = (layers, 1, tokens, heads * size)
+    half = layers // 2
+    return {
+        "heads merged": replace(entry, keys=entry.keys.reshape(merged), values=entry.values.reshape(merged)),
+        "half the layers": replace(
+            entry, keys=entry.keys[:half], values=entry.values[:half], value_norms=entry.value_norms[:half]
+        ),
+        "NaN": replace(entry, keys=torch.full_like(entry.keys, float("nan"))),
+        "another dtype": replace(entry, keys=entry.keys.half(), values=entry.values.half()),
+        "a token too few": replace(
+            entry,
+            keys=entry.keys[:, :, 1:].contiguous(),
+            values=entry.values[:, :, 1:].contiguous(),
+            features=entry.features[:, 1:].contiguous(),
+            value_norms=entry.value_norms[:, 1:].contiguous(),
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    "other", ["heads merged", "half the layers", "NaN", "another dtype", "a token too few"]
+)
+def test_f5_a_stored_entry_that_the_model_cannot_use_is_computed_anew(
+    client: Client, runtime: Runtime, other: str
+) -> None:
+    question = (user(0, "What is K?"),)
+    right, _ = client.answer(ask("first", question, 1))
+    key, store = runtime.key("tenant", IMAGES[0]), runtime.store
+    with store.entries.fetch(key, lambda: pytest.fail("it is stored")) as fetched:
+        planted = other_entries(fetched.entry)[other]
+    store.entries.flush(WAIT)
+    info = RecordInfo.of(key, planted.tokens, 1.0, 1.0)
+    encoded = Encoded([buffer_of(name, getattr(planted, name)) for name in FIELDS])
+    record = build(key.digest, "raw/1", encoded, info, BufferPool(0))
+    for tier in store.entries._stack.tiers:
+        tier.put(record, 1.0, never_held, replace=True)
+    store.admin.evict(EntryFilter(tier="decoded"))
+    answer, end = client.answer(ask("second", question, 1))
+    assert [image.outcome for image in end.report.images] == ["outdated"]
+    assert answer == right
+    _, end = client.answer(ask("third", question, 1))
+    assert [image.outcome for image in end.report.images] == ["hit"]
+    assert [tier.rejected for tier in store.admin.stats().tiers] == [{"outdated": 1}] * 2
