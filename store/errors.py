@@ -43,8 +43,8 @@ class CodecError(StoreError):
 class Rejected(StoreError):
     """A stored record that must not be served.
 
-    outdated: written by another record version or codec, or for another model than is there. corrupt: bytes or key differ from what was written.
-    torn: a part of it is missing.
+    outdated: written by another record version or codec, or for another model than is there. corrupt: bytes or
+    key differ from what was written. torn: a part of it is missing.
     """
 
     def __init__(self, reason: RejectReason, detail: str) -> None:
