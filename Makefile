@@ -15,8 +15,8 @@ install: $(DEV)  ## the environment, with what checks and tests need
 demo: $(RUN)     ## start the service, ask it about page images, show what was reused
 	@.venv/bin/python -m demo
 
-serve: $(RUN)    ## the service on 127.0.0.1:8000, settings from CONDUIT_*
-	@.venv/bin/python -m service
+serve: $(RUN)    ## the service on 127.0.0.1:8000 with the demo's pages, settings from CONDUIT_*
+	@CONDUIT_DEMO=$${CONDUIT_DEMO-true} CONDUIT_LOG_FORMAT=$${CONDUIT_LOG_FORMAT-text} .venv/bin/python -m service
 
 test: $(DEV)     ## the tests (a few minutes)
 	@sh scripts/test

@@ -1,6 +1,7 @@
 """An operator's look at the store: what it holds, what could go, and one entry removed.
 
-python examples/cache_admin.py
+make serve
+.venv/bin/python examples/cache_admin.py
 """
 
 import os
@@ -13,7 +14,8 @@ KEY = os.environ.get("CONDUIT_ADMIN_KEY")
 headers = {"authorization": f"Bearer {KEY}"} if KEY else {}
 
 with httpx.Client(base_url=BASE, headers=headers, timeout=60) as api:
-    api.post("/v1/chat", json={"prompt": "What is A?", "images": [PAGE], "max_tokens": 8}).raise_for_status()
+    warmed = api.post("/v1/cache/warm", json={"images": [PAGE], "tenant": "default"}).raise_for_status()
+    print(next(line for line in warmed.text.splitlines() if line.startswith("data: ")))
 
     stats = api.get("/v1/cache/stats").raise_for_status().json()
     for tier in stats["tiers"]:

@@ -1,7 +1,8 @@
 """The stock OpenAI client, streaming; what is ours travels in `extra_body` and comes back as `kv_report`.
 
-pip install openai
-python examples/openai_sdk.py
+make install     # brings the client too
+make serve
+.venv/bin/python examples/openai_sdk.py
 """
 
 import os
@@ -34,4 +35,5 @@ for chunk in stream:
         print(chunk.choices[0].delta.content, end="", flush=True)
     report = (chunk.model_extra or {}).get("kv_report")
     if report:
-        print(f"\n{report['policy']}: {report['refreshed_tokens']} of {report['visual_tokens']} computed")
+        computed = report["compiled_tokens"] + report["refreshed_tokens"]
+        print(f"\n{report['policy']}: {computed} of {report['visual_tokens']} visual tokens computed")

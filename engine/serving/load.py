@@ -57,8 +57,9 @@ def load_runtime(settings: ModelSettings, store: Store[ImageKV], codec: str, cha
 def _load(
     folder: Path, settings: ModelSettings, store: Store[ImageKV], codec: str, chains: Chains
 ) -> Runtime:
-    config = AutoConfig.from_pretrained(folder)
-    served = family_of((config.architectures or ["none"])[0])
+    with phase("its family known"):
+        config = AutoConfig.from_pretrained(folder)
+        served = family_of((config.architectures or ["none"])[0])
     dtype = _dtype(settings.dtype, config)
     device = pick_device(settings.device)
     checkpoint = Checkpoint(folder, dtype, device)

@@ -1,7 +1,7 @@
 """The service at the terminal: start it, ask about images, look after the store, and see how fast it is.
 
 `python -m service.cli chat --image page.png "What is the total?"`. The service's address and key come from
-`--url` and `--key`, or from `CONDUITCTL_URL` and `CONDUITCTL_KEY`.
+`--url` and `--key`, or from `CONDUIT_URL` and `CONDUIT_KEY`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ DEFAULT_URL: Final = "http://127.0.0.1:8000"
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     main = argparse.ArgumentParser(prog="conduitctl", description=(__doc__ or "").split("\n", 1)[0])
-    main.add_argument("--url", default=os.environ.get("CONDUITCTL_URL", DEFAULT_URL))
-    main.add_argument("--key", default=os.environ.get("CONDUITCTL_KEY"))
+    main.add_argument("--url", default=os.environ.get("CONDUIT_URL", DEFAULT_URL))
+    main.add_argument("--key", default=os.environ.get("CONDUIT_KEY"))
     verbs = main.add_subparsers(required=True, metavar="serve | chat | cache | bench")
     add_serve(verbs.add_parser("serve", help="run the service"))
     add_chat(verbs.add_parser("chat", help="ask about images; without a question, a conversation"))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 
-from service.settings import PREFIX
-
 
 def add_serve(serve: argparse.ArgumentParser) -> None:
     """The options of `serve`: settings that are often given by hand. All others come from the environment."""
@@ -18,6 +16,8 @@ def add_serve(serve: argparse.ArgumentParser) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    from service.settings import PREFIX  # its libraries take longer to import than other verbs to run
+
     for name in ("model", "host", "port", "demo"):
         value = getattr(options, name)
         if value is not None:

@@ -36,10 +36,10 @@ def test_page_loads_nothing_from_elsewhere(api: httpx.Client) -> None:
     assert "innerHTML" not in text, "answers are text, never markup"
 
 
-def test_u3_the_bar_tells_reused_compiled_and_refreshed_apart(api: httpx.Client) -> None:
+def test_u3_the_bar_tells_where_every_visual_token_is_from(api: httpx.Client) -> None:
     text = api.get("/").text
     shown = re.findall(r'\["(\w)", report\.(\w+)_tokens,', text)
-    assert shown == [("r", "reused"), ("c", "compiled"), ("f", "refreshed")]
+    assert shown == [("r", "reused"), ("c", "compiled"), ("f", "refreshed"), ("h", "chained")]
     for kind, origin in shown:
         assert f".{kind} {{ --kind: var(--{origin}); }}" in text
 
