@@ -10,6 +10,7 @@ from engine.families.base import Family
 from engine.passes.attention import by_order
 from engine.passes.forward import Rows, keep
 from engine.passes.kv import RequestKV
+from engine.passes.refine import Refiner
 from engine.passes.rotation import rotate
 
 
@@ -27,8 +28,35 @@ def would_say(
     return likeliest == list(answer[1:])
 
 
+def would_say_refining(
+    family: Family,
+    kv: RequestKV,
+    first: torch.Tensor,
+    slot: int,
+    position: int,
+    answer: Sequence[int],
+    refiner: Refiner,
+    count: int,
+) -> bool:
+    """As `would_say`, token by token: `count` prompt rows are computed anew before each token behind the first."""
+    logits = first
+    for said, token in enumerate(answer):
+        if int(logits.argmax()) != token:
+            return False
+        if said < len(answer) - 1:
+            refiner.step(kv, count)
+            logits = _likely(family, kv, slot + said, position + said, [token])[0]
+    return True
+
+
 def _likeliest(family: Family, kv: RequestKV, slot: int, position: int, said: Sequence[int]) -> list[int]:
     """The likeliest token behind each of `said`."""
+    found: list[int] = _likely(family, kv, slot, position, said).argmax(-1).tolist()
+    return found
+
+
+def _likely(family: Family, kv: RequestKV, slot: int, position: int, said: Sequence[int]) -> torch.Tensor:
+    """Logits [said, vocab] behind each of `said`."""
     places = torch.arange(len(said))
     hidden = family.embed(torch.tensor(said, device=family.device))
     slots = (places + slot).to(family.device)
@@ -39,5 +67,4 @@ def _likeliest(family: Family, kv: RequestKV, slot: int, position: int, said: Se
         keep(kv, layer, Rows(hidden, slots, rope), projected.keys, projected.values)
         attended = attention(rotate(projected.queries, rope), kv.keys[layer], kv.values[layer])
         hidden = family.finish(layer, hidden, attended)
-    found: list[int] = family.logits(hidden).argmax(-1).tolist()
-    return found
+    return family.logits(hidden)
