@@ -1,7 +1,8 @@
 """The figures to compare between commits: `python -m eval.quality` gathers them into `results/quality.json`.
 
 `<set>.<policy>.r<percent>` is accuracy as a share of full prefill (page sets: higher is better) or mean KL as a share
-of plain reuse (sets that start with smollm2: lower is better).
+of plain reuse (sets that start with smollm2: lower is better). `whole.<policy>.r<percent>` is accuracy of whole answers
+among those that full prefill gets right and the words alone do not.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from benchmarks.result import NotMeasured, write_result
 from eval.status import exit_status
 
 RESULTS = Path(__file__).parent / "results"
-SOURCES = ("shifted_prefix", "smollm2_judge")
+SOURCES = ("shifted_prefix", "smollm2_judge", "correction", "long_chunks")
 
 
 def gather(results: Path) -> tuple[dict[str, Any], dict[str, float]]:

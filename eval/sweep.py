@@ -13,7 +13,7 @@ from benchmarks.result import NotMeasured
 from engine.families.base import Family
 from engine.passes.kv import KVPool
 from eval.arms import EVERYTHING, REUSE, cell
-from eval.statistics import Floats, mean_interval, share_interval
+from eval.statistics import Estimate, Floats, mean_interval, share_interval
 from eval.trial import Arm, Prompt, Trial, kl_to_full
 
 # Prompt number i of a set, and the token that a right answer starts with.
@@ -90,6 +90,10 @@ class Table:
     def kl(self, name: str) -> Floats:
         found: Floats = self.by_cell[name][:, 2]
         return found
+
+    def kl_difference(self, name: str, other: str) -> Estimate:
+        """Of `name`'s KL to `other`'s, prompt by prompt."""
+        return mean_interval(self.kl(name) - self.kl(other))
 
     def check_ends(self) -> None:
         """Raises `NotMeasured` where r = 1 was not full prefill: then no cell can be trusted."""

@@ -13,6 +13,7 @@ from eval.report.page import page
 
 RESULTS = Path(__file__).parents[1] / "results"
 SCRIPTS = (
+    "correction",
     "accuracy",
     "shifted_prefix",
     "controls",
@@ -20,6 +21,7 @@ SCRIPTS = (
     "own_rule",
     "residual",
     "smollm2_judge",
+    "long_chunks",
     "published",
 )
 

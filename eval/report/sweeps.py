@@ -12,7 +12,7 @@ from engine.policies.first_k import Epic, Mpic
 from engine.policies.shrinking import linear_counts
 from eval.curves import Points, draw_curves
 from eval.page_prompts import SHIPPED
-from eval.report.tables import FIELDS, Result, cells_table, differences, percent, shares_of, with_width
+from eval.report.tables import FIELDS, Result, cells_table, differences, percent, shares_of, table, with_width
 from eval.statistics import beyond_chance
 
 QUERY_RULES = ("conduit_no_image", "prophetkv", "impact")
@@ -80,6 +80,24 @@ def pages_section(found: Result, *, results: Path) -> list[str]:
 def chunks_section(found: Result, *, results: Path) -> list[str]:
     tables = sweep_section(found, name="smollm2", fields=("kl", "agreement"), results=results)
     return [*tables, *wrong_query_notes(found)]
+
+
+def long_chunks_section(found: Result) -> list[str]:
+    (figures,) = found["figures"].values()
+    looks = differences([figures], "kl")
+    rows = [
+        [name, *(f"{x:+.3f}" for x in entry["kl_minus_unshifted"])]
+        for name, entry in figures.items()
+        if isinstance(entry, dict) and "kl_minus_unshifted" in entry
+    ]
+    return [
+        f"Four chunks of about 60 tokens, n = {figures['n']}. {FIELDS['kl'][0]}.",
+        "",
+        *cells_table(figures, "kl", looks),
+        "What shift changes at the same rule and budget, nats, paired 95 % interval:",
+        "",
+        *table(["cell", "KL", "low", "high"], rows),
+    ]
 
 
 def wrong_query_notes(found: Result) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from engine.policies.known import make_policy
 from eval.correction import BLIND, NAMES, TRIED, Answers, figures_of
 from eval.forced import would_say, would_say_refining
 from eval.page_prompts import PageReader, draw
+from eval.report.page import page
+from tests.eval.test_report import HEAD
 
 EVERYTHING = 10_000
 
@@ -37,7 +40,7 @@ def test_everything_refined_behind_a_right_first_token_is_full_prefill(reader: P
     """`dialogue` and `list` at r = 0: wherever the first token is right, the answer is full prefill's."""
     mended = 0
     for kind in ("dialogue", "list"):
-        for example in draw(kind, range(12), 7):
+        for example in draw(kind, range(4), 7):
             prompt = reader.prompt(example, example.question.text)
             answer, layout = reader.answer_tokens(example.answer), prompt.layout
             behind = (layout.length, layout.next_position, answer)
@@ -57,7 +60,7 @@ def test_everything_refined_behind_a_right_first_token_is_full_prefill(reader: P
 
 @torch.inference_mode()
 def test_nothing_refined_is_the_plain_answer(reader: PageReader) -> None:
-    for example in draw("page_order", range(6), 7):
+    for example in draw("page_order", range(3), 7):
         prompt = reader.prompt(example, example.question.text)
         answer, layout = reader.answer_tokens(example.answer), prompt.layout
         behind = (layout.length, layout.next_position, answer)
@@ -96,3 +99,13 @@ def test_only_answers_that_need_the_pages_count() -> None:
 def test_nothing_to_count_is_not_measured() -> None:
     with pytest.raises(NotMeasured):
         figures_of(rows_of({}, blind=[1, 1]))
+
+
+def test_the_report_opens_with_one_table(tmp_path: Path) -> None:
+    right = {"full.r100": [1, 1, 1, 1], "impact.r10": [1, 0, 1, 0], "impact_shift.r10": [1, 1, 1, 0]}
+    found = HEAD | {"figures": figures_of(rows_of(right, blind=[0, 0, 0, 0])), "settings": {"refine": 32}}
+    text = page({"correction": found}, tmp_path)
+    assert text.index("## In one table") < text.index("## The shipped model, whole answers")
+    assert "| full prefill | 100.0 ±49.0 | 100.0 |  | 100.0 |" in text
+    assert "| `impact`, 10 %, shift | 75.0 ±44.9 | 75.0 | +25.0 [+0.0, +75.0] | 75.0 |" in text
+    assert "counted are the 4 that" in text and "refine computes 32 prompt rows" in text

@@ -193,8 +193,11 @@ def test_all_sections(swept: dict[str, Any], controls: dict[str, Any], tmp_path:
         "residual": residual,
         "smollm2_judge": swept,
         "published": public,
+        "long_chunks": swept,
     }
+    swept["figures"]["two_hop"]["conduit.r10"]["kl_minus_unshifted"] = [-0.04, -0.07, -0.01]
     text = page(everything, tmp_path)
+    assert "| conduit.r10 | -0.040 | -0.070 | -0.010 |" in text
     assert "Not measured" not in text
     assert "| transplant: attention | 3.00 \\| 1.00 | 3.00 \\| 1.00 |" in text
     assert "is 1.0 to 3.0 / 1.0 to 3.0 / 1.0 to 3.0 / 1.0 to 3.0 / 1.0 to 3.0 here and 1.0 to 1.1" in text
