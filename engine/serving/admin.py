@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from engine.chains.tree import Chains
 from engine.errors import EngineError, InternalError
 from store.errors import StoreError
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, QuotaInfo, StoreStats, VerifyProgress
@@ -40,6 +39,12 @@ def _both(first: EvictResult, second: EvictResult) -> EvictResult:
     )
 
 
+class LocalChains(Protocol):
+    """What the chains of this process offer."""
+
+    def clear(self, tenant: str | None) -> EvictResult: ...
+
+
 log = logging.getLogger(__name__)
 
 MOST_SCRUBS = 8
@@ -65,7 +70,7 @@ class AdminDesk:
         "compact",
     )
 
-    def __init__(self, store: LocalStore, name_entry: NameEntry, chains: Chains) -> None:
+    def __init__(self, store: LocalStore, name_entry: NameEntry, chains: LocalChains) -> None:
         self._calls: dict[str, Callable[..., Any]] = {name: getattr(store, name) for name in self.CALLS}
         self._calls |= {
             "clear": lambda tenant, include_pinned: _both(
