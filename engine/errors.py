@@ -12,6 +12,8 @@ EngineError
 |- DeadlineExceeded         request_timeout            the request ran into its own time limit
 |- Aborted                  aborted                    the client went away or asked for the end
 |- EngineStopped            engine_stopped             the worker is stopping or has died
+|- NotFinite                not_finite                 the model gave NaN or infinity where an answer needs numbers
+|- StoreFailed              store_failed               the store could not do what an operator asked of it
 |- UnsupportedModel         unsupported_model          the checkpoint cannot be served (only at start)
 `- InternalError            internal_error             anything else; the cause is in the log, never in the message
 """
@@ -71,6 +73,14 @@ class Aborted(EngineError):
 
 class EngineStopped(EngineError):
     code = "engine_stopped"
+
+
+class NotFinite(EngineError):
+    code = "not_finite"
+
+
+class StoreFailed(EngineError):
+    code = "store_failed"
 
 
 class UnsupportedModel(EngineError):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from engine.errors import EngineError, InternalError
+from engine.errors import EngineError, InternalError, StoreFailed
 from store.errors import StoreError
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, QuotaInfo, StoreStats, VerifyProgress
 
@@ -47,7 +49,7 @@ class LocalChains(Protocol):
 
 log = logging.getLogger(__name__)
 
-MOST_SCRUBS = 8
+MOST_SCRUBS = 64
 
 # Names an image's entry: (tenant, canonical digest, width, height) -> 64 hex digits.
 NameEntry = Callable[[str, bytes, int, int], str]
@@ -81,29 +83,40 @@ class AdminDesk:
             "verify_next": self._next,
             "verify_end": self._end,
         }
-        self._scrubs: dict[int, Iterator[VerifyProgress]] = {}
+        # Whose turn was longest ago goes first: callers that went away in between leave theirs behind.
+        self._scrubs: OrderedDict[int, Iterator[VerifyProgress]] = OrderedDict()
+        self._scrubbing = threading.Lock()
         self._numbers = itertools.count()
 
     def answer(self, call: str, arguments: tuple[object, ...]) -> Any:
-        """Raises what the store raises of its own errors, `InternalError` for anything else."""
+        """Raises `EngineError` only: `StoreFailed` for what the store refuses, `InternalError` for anything else."""
         try:
             return self._calls[call](*arguments)
-        except (EngineError, StoreError):
+        except EngineError:
             raise
+        except StoreError as error:
+            log.exception("the store failed in %s", call)
+            raise StoreFailed("The store could not do that; the cause is in the server's log.") from error
         except Exception as error:
             log.exception("admin call %s failed", call)
             raise InternalError("the store could not answer") from error
 
     def _begin(self, scrub: Iterator[VerifyProgress]) -> int:
-        number = next(self._numbers)
-        self._scrubs[number] = scrub
-        if len(self._scrubs) > MOST_SCRUBS:  # left behind by callers that went away in between
-            del self._scrubs[min(self._scrubs)]
-        return number
+        with self._scrubbing:
+            number = next(self._numbers)
+            self._scrubs[number] = scrub
+            if len(self._scrubs) > MOST_SCRUBS:
+                self._scrubs.popitem(last=False)
+            return number
 
     def _next(self, number: int) -> VerifyProgress | None:
-        scrub = self._scrubs.get(number)
-        return None if scrub is None else next(scrub, None)
+        with self._scrubbing:
+            scrub = self._scrubs.get(number)
+            if scrub is None:
+                raise StoreFailed("This check was given up for others that were begun since.")
+            self._scrubs.move_to_end(number)
+        return next(scrub, None)
 
     def _end(self, number: int) -> None:
-        self._scrubs.pop(number, None)
+        with self._scrubbing:
+            self._scrubs.pop(number, None)

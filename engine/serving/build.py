@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 import torch
 
-from engine.errors import EngineError
+from engine.errors import EngineError, InternalError, StoreFailed
 from engine.messages import EngineInfo
 from engine.serving.admin import AdminDesk
 from engine.serving.device import host_bytes, pick_device
 from engine.serving.load import load_runtime
 from engine.serving.worker import Worker
 from engine.settings import Limits, ModelSettings
+from store.errors import StoreError
 from store.open import Store, open_store
 from store.records.entry import ImageKV
 from store.settings import StoreSettings
+
+log = logging.getLogger(__name__)
 
 AUTO_CODEC = "auto"
 
@@ -36,7 +40,21 @@ class Started:
 def start_worker(
     model: ModelSettings, store: StoreSettings, limits: Limits, shadow_share: float = 0.0
 ) -> Started:
-    """Raises `EngineError` or `StoreError` where the settings cannot be served."""
+    """Raises `EngineError` where the settings cannot be served."""
+    try:
+        return _start(model, store, limits, shadow_share)
+    except EngineError:
+        raise
+    except StoreError as error:
+        raise StoreFailed(str(error)) from error
+    except Exception as error:
+        log.exception("the worker could not be started")
+        raise InternalError(
+            f"the worker could not be started: {type(error).__name__}, see the log"
+        ) from error
+
+
+def _start(model: ModelSettings, store: StoreSettings, limits: Limits, shadow_share: float) -> Started:
     device = pick_device(model.device)
     if store.codec == AUTO_CODEC:
         # Decoding int8 costs more than reading raw bytes on a CPU; on an accelerator it happens behind the copy.
@@ -44,14 +62,14 @@ def start_worker(
     opened = open_store(replace(store, device=device))
     try:
         runtime = load_runtime(model, opened, store.codec, limits.chain_bytes)
-    except EngineError:
+        if limits.bytes is None:
+            limits = replace(limits, bytes=kv_budget(runtime.family.device))
+        worker = Worker(runtime, limits, shadow_share)
+        desk = AdminDesk(opened.admin, lambda *image: runtime.key_of(*image).hex, runtime.chains)
+        worker.start()
+    except BaseException:
         opened.entries.close()
         raise
-    if limits.bytes is None:
-        limits = replace(limits, bytes=kv_budget(runtime.family.device))
-    worker = Worker(runtime, limits, shadow_share)
-    worker.start()
-    desk = AdminDesk(opened.admin, lambda *image: runtime.key_of(*image).hex, runtime.chains)
     return Started(worker, opened, desk, runtime.info())
 
 

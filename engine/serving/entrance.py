@@ -68,10 +68,7 @@ class Entrance:
         """Lay the request out and announce it, or refuse it with one event."""
         submitted = time.monotonic()
         with self._door:
-            refused = self._why_not(request.id)
-            if refused is None:
-                self._entering[request.id] = emit
-                self._preparing.submit(self._prepare, request, emit, submitted)
+            refused = self._why_not(request.id) or self._let_in(request, emit, submitted)
         if refused is not None:
             fail(emit, request.id, refused)
 
@@ -113,6 +110,15 @@ class Entrance:
             left, self._entering = self._entering, {}
         for request, emit in left.items():
             fail(emit, request, stopping())
+
+    def _let_in(self, request: GenerateRequest, emit: Emit, submitted: float) -> EngineError | None:
+        try:
+            self._preparing.submit(self._prepare, request, emit, submitted)
+        except RuntimeError:  # no memory for another thread
+            log.exception("request %s could not be taken up", request.id)
+            return InternalError("the request could not be taken up")
+        self._entering[request.id] = emit
+        return None
 
     def _why_not(self, request: str) -> EngineError | None:
         if self._closed:

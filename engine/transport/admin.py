@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from engine.errors import EngineError, StoreFailed
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, QuotaInfo, StoreStats, VerifyProgress
 
 
@@ -59,11 +61,17 @@ class AdminProxy:
 
     async def verify(self) -> AsyncGenerator[VerifyProgress, None]:
         number = await self._call("verify_begin", ())
+        done = False
         try:
-            while (progress := await self._call("verify_next", (number,))) is not None:
+            while not done:
+                progress: VerifyProgress | None = await self._call("verify_next", (number,))
+                if progress is None:
+                    raise StoreFailed("The check ended before all was read.")
+                done = progress.done
                 yield progress
         finally:
-            await self._call("verify_end", (number,))
+            with suppress(EngineError):  # a worker that died has ended it
+                await self._call("verify_end", (number,))
 
     async def compact(self) -> Mapping[str, int | str]:
         given: Mapping[str, int | str] = await self._call("compact", ())

@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
-from engine.errors import EngineError
+from engine.errors import EngineStopped
 from engine.transport.wire import Reply
 
 
@@ -37,9 +37,9 @@ class PendingCalls:
         else:
             future.set_exception(reply.error)
 
-    def fail_all(self, error: EngineError) -> None:
+    def fail_all(self, message: str) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if future.set_running_or_notify_cancel():
-                future.set_exception(error)
+                future.set_exception(EngineStopped(message))

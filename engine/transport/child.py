@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
-from engine.errors import EngineError
-from engine.messages import Event
+from engine.errors import EngineError, InternalError
+from engine.messages import Event, Failed
 from engine.serving.build import Started, start_worker
 from engine.transport.pictures import KeptPictures
 from engine.transport.wire import (
@@ -28,7 +28,6 @@ from engine.transport.wire import (
     Submit,
     ToWorker,
 )
-from store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +50,8 @@ class Child:
         assert isinstance(launch, Launch)
         try:
             started = start_worker(launch.model, launch.store, launch.limits, launch.shadow_share)
-        except (EngineError, StoreError) as error:
-            self._send(CannotStart(str(error)))
+        except EngineError as error:
+            self._send(CannotStart(error.message))
             return self._finish(2)
         self._send(Ready(started.info))
         threading.Thread(target=self._beat, args=(started,), name="heartbeat", daemon=True).start()
@@ -60,7 +59,10 @@ class Child:
         threading.Thread(target=self._serve, args=(started,), name="receiver", daemon=True).start()
         self._asked_to_stop.wait()
         started.worker.stop(self._drain_seconds)
-        started.store.entries.close()
+        try:
+            started.store.entries.close()
+        except Exception:  # nobody could do anything about it any more
+            log.exception("the store could not be closed")
         return self._finish(0)
 
     def _serve(self, started: Started) -> None:
@@ -70,8 +72,11 @@ class Child:
             while True:
                 self._handle(started, pictures, self._pipe.recv())
         except (EOFError, OSError):
-            started.worker.hurry()  # the parent is gone: nobody is left to answer to
-            self._asked_to_stop.set()
+            pass  # the parent is gone: nobody is left to answer to
+        except Exception:
+            log.exception("what the parent sent could not be handled")  # which then starts another worker
+        started.worker.hurry()
+        self._asked_to_stop.set()
 
     def _handle(self, started: Started, pictures: KeptPictures, message: ToWorker) -> None:
         """One message; nobody holds it while waiting for the next: it may be all pixels."""
@@ -91,24 +96,27 @@ class Child:
                 log.error("a second launch was asked of a running worker")
 
     def _tell(self, events: Sequence[Event]) -> None:
-        self._send(Happened(tuple(events)))
+        if not self._send(Happened(tuple(events))):
+            lost = {event.request_id for event in events}
+            failed = [Failed(request, InternalError.code, "its events could not be sent") for request in lost]
+            self._send(Happened(tuple(failed)))
 
     def _call(self, started: Started, call: Call) -> None:
-        value: object = None
-        failure: Exception | None = None
         try:
-            value = started.desk.answer(call.method, call.arguments)
-        except (EngineError, StoreError) as error:
-            failure = error
-        self._send(Reply(call.number, value, failure))
+            reply = Reply(call.number, started.desk.answer(call.method, call.arguments), None)
+        except EngineError as error:
+            reply = Reply(call.number, None, error)
+        if not self._send(reply):
+            self._send(Reply(call.number, None, InternalError("the answer could not be sent")))
 
     def _beat(self, started: Started) -> None:
         while not self._stopped.wait(HEARTBEAT_SECONDS):
             self._send(Heartbeat(started.worker.status()))
 
-    def _send(self, message: FromWorker) -> None:
+    def _send(self, message: FromWorker) -> bool:
         """Written by the thread that has something to say: a thread for it would have to wait for the interpreter's
-        lock while the model computes. The parent always reads, so that nobody waits here for long."""
+        lock while the model computes. The parent always reads, so that nobody waits here for long. False for what
+        cannot be sent, though something else may be."""
         try:
             with self._sending:
                 self._pipe.send(message)
@@ -116,6 +124,8 @@ class Child:
             pass  # the parent is gone
         except Exception:
             log.exception("a message could not be sent")
+            return False
+        return True
 
     def _finish(self, code: int) -> int:
         self._stopped.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -13,6 +14,8 @@ from engine.serving.admin import AdminDesk
 from engine.tracing import current_traceparent
 from engine.transport.admin import AdminProxy
 from engine.transport.streams import Streams
+
+log = logging.getLogger(__name__)
 
 
 class LocalWorker(Protocol):
@@ -69,4 +72,7 @@ class InProcessClient:
 
     async def close(self, drain_seconds: float) -> None:
         await asyncio.to_thread(self._worker.stop, drain_seconds)
-        await asyncio.to_thread(self._store.close)
+        try:
+            await asyncio.to_thread(self._store.close)
+        except Exception:  # nobody could do anything about it any more
+            log.exception("the store could not be closed")

@@ -17,9 +17,10 @@ from engine.messages import WORKER_DOWN, EngineInfo, EngineStatus, Event, Failed
 from engine.tracing import current_traceparent
 from engine.transport.admin import AdminProxy
 from engine.transport.calls import PendingCalls
+from engine.transport.spare import SpareDescriptors
 from engine.transport.streams import Streams
 from engine.transport.wire import Abort, Call, Launch, Stop, Submit, ToWorker
-from engine.transport.worker_process import WorkerProcess
+from engine.transport.worker_process import DESCRIPTORS_TO_START, WorkerProcess
 
 log = logging.getLogger(__name__)
 
@@ -53,17 +54,13 @@ class ProcessClient:
         self._lock = threading.Lock()
         self._calls = PendingCalls()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
+        self._spare = SpareDescriptors(DESCRIPTORS_TO_START)
         self._streams = Streams()
         self._cache = AdminProxy(self._call)
 
     def start(self) -> None:
         """Raises `EngineStopped` with the worker's own words where it cannot start."""
-        self._worker = self._new_worker()
-        try:
-            self._info = self._wait_until_loaded(self._worker)
-        except BaseException:
-            self._worker.kill()
-            raise
+        self._worker, self._info = self._start_worker()
         self._supervisor.start()
 
     @property
@@ -80,9 +77,7 @@ class ProcessClient:
         if worker is None or trouble is not None:
             # The supervisor is at work on it, which is progress: liveness must not end this process for it.
             return EngineStatus(False, (trouble or WORKER_DOWN,), 0.0, 0, 0)
-        status = worker.status
-        if status is None:
-            return EngineStatus(True, (), 0.0, 0, 0)
+        status = worker.status or EngineStatus(True, (), 0.0, 0, 0)
         reasons = (
             status.reasons if worker.silent < SILENCE_SECONDS else (*status.reasons, "the worker is silent")
         )
@@ -123,6 +118,7 @@ class ProcessClient:
         if self._supervisor.is_alive():
             self._supervisor.join()
         worker = self._worker
+        self._spare.close()
         if worker is None:
             return
         worker.send(Stop(drain_seconds))
@@ -144,22 +140,28 @@ class ProcessClient:
     def _supervise(self) -> None:
         backoff = 1.0
         while not self._closing.wait(CHECK_SECONDS):
-            worker = self._worker
-            ailment = worker.ailment(self._stall_after) if worker is not None else "there is no worker"
-            if ailment is None:
-                backoff = 1.0
-                continue
-            log.error("%s; starting a new one", ailment)
-            if worker is not None:
-                self._lose(worker, f"{ailment}; a new one is starting")
             try:
-                self._replace()
-            except Exception as error:  # no memory for a new process, say: try again later
-                log.exception("no new worker could be started")
-                self._trouble = f"no new worker could be started: {type(error).__name__}"
-            if self._trouble is not None:
+                well = self._see_to_it()
+            except Exception:  # whatever it is, somebody must go on looking
+                log.exception("the worker could not be seen to")
+                well = False
+            if well:
+                backoff = 1.0
+            else:
                 self._closing.wait(backoff)
                 backoff = min(2 * backoff, LONGEST_BACKOFF_SECONDS)
+
+    def _see_to_it(self) -> bool:
+        """Replace a worker that is not well; False where that has to be tried again."""
+        worker = self._worker
+        ailment = worker.ailment(self._stall_after) if worker is not None else "there is no worker"
+        if ailment is None:
+            return True
+        log.error("%s; starting a new one", ailment)
+        if worker is not None:
+            self._lose(worker, f"{ailment}; a new one is starting")
+        self._replace()
+        return self._trouble is None
 
     def _lose(self, worker: WorkerProcess, trouble: str) -> None:
         """Kill a worker and end everything that waited for it."""
@@ -167,30 +169,36 @@ class ProcessClient:
             self._trouble = trouble
             self._worker = None
         worker.kill()
-        self._calls.fail_all(EngineStopped(trouble))
+        self._calls.fail_all(trouble)
         self._streams.fail_all(EngineStopped.code, trouble)
 
-    def _new_worker(self) -> WorkerProcess:
-        return WorkerProcess(
-            self._command,
-            self._launch,
-            self._picture_bytes,
-            self._streams.hand_over,
-            self._calls.replied,
-        )
-
     def _replace(self) -> None:
-        worker = self._new_worker()
         try:
-            self._wait_until_loaded(worker)
+            worker, _ = self._start_worker()
         except EngineStopped as error:
-            worker.kill()
-            # Callers are told this; the reason may name what is the operator's business.
-            self._trouble = "the worker cannot start; its log says why"
-            log.error("the worker cannot start: %s", error.message)
+            self._trouble = f"the worker cannot start: {error.message}"
+            log.error("%s", self._trouble)
             return
         with self._lock:
             self._worker, self._trouble = worker, None
+
+    def _start_worker(self) -> tuple[WorkerProcess, EngineInfo]:
+        """A worker with its model loaded. Raises `EngineStopped` where there is none to be had now."""
+        worker = self._new_process()
+        try:
+            return worker, self._wait_until_loaded(worker)
+        except BaseException:
+            worker.kill()
+            raise
+
+    def _new_process(self) -> WorkerProcess:
+        tell, replied = self._streams.hand_over, self._calls.replied
+        try:
+            with self._spare.lent():
+                return WorkerProcess(self._command, self._launch, self._picture_bytes, tell, replied)
+        except Exception as error:  # no memory for a process, say
+            log.exception("no worker process could be started")
+            raise EngineStopped(f"no process could be started for it ({type(error).__name__})") from error
 
     def _wait_until_loaded(self, worker: WorkerProcess) -> EngineInfo:
         """A large model takes minutes; a process that ended or a service that closes does not wait for them."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import queue
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
@@ -16,6 +18,7 @@ from engine.errors import EngineStopped, InternalError
 from engine.messages import WORKER_DOWN, EngineInfo, EngineStatus, Event, Failed, GenerateRequest
 from engine.transport.pictures import SentPictures
 from engine.transport.wire import (
+    Call,
     CannotStart,
     Forget,
     FromWorker,
@@ -30,6 +33,9 @@ from engine.transport.wire import (
 
 log = logging.getLogger(__name__)
 
+# A killed process that waits for a device ends when the device answers.
+KILL_SECONDS = 10.0
+
 
 class WorkerProcess:
     """Starts with its making. Events go to `tell` and replies to `replied`, on a thread of its own."""
@@ -42,20 +48,23 @@ class WorkerProcess:
         tell: Callable[[Sequence[Event]], None],
         replied: Callable[[Reply], None],
     ) -> None:
-        ours, theirs = Pipe()
-        self._pipe: Connection = ours
-        self.process = subprocess.Popen([*command, str(theirs.fileno())], pass_fds=[theirs.fileno()])
-        theirs.close()
+        self._pipe, self.process = _start(command)
         self._tell, self._replied = tell, replied
         self._outbox: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
         self._pictures = SentPictures(picture_bytes)
         self.heard = time.monotonic()
         self.status: EngineStatus | None = None
         self.started: Future[EngineInfo] = Future()
+        self._threads: list[threading.Thread] = []
         self.send(launch)
-        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._send, self._receive)]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for run in (self._send, self._receive):
+                thread = threading.Thread(target=run, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        except BaseException:
+            self.kill()
+            raise
 
     def send(self, message: ToWorker) -> None:
         """Queue a message; a thread pickles and writes it, so that a large image never blocks the event loop."""
@@ -82,9 +91,13 @@ class WorkerProcess:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait()
+        try:
+            self.process.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            log.error("the worker does not end; it may wait for a device")
         self._outbox.put(None)
-        # The pipe ends with the process, and with it both threads; closed under them, its number could be reused.
+        # With the pipe both threads end; closed under them, its number could be reused.
+        _hang_up(self._pipe)
         for thread in self._threads:
             thread.join()
         self._pipe.close()
@@ -108,10 +121,15 @@ class WorkerProcess:
             return False  # the supervisor sees the same end
         except Exception:
             log.exception("a message to the worker could not be sent")
-            if isinstance(message, Submit):
-                lost = Failed(message.request.id, InternalError.code, "the request could not be sent")
-                self._tell([lost])
+            self._lost(message)
         return True
+
+    def _lost(self, message: ToWorker) -> None:
+        """Whoever waits for an answer to a message that was not sent gets one."""
+        if isinstance(message, Submit):
+            self._tell([Failed(message.request.id, InternalError.code, "the request could not be sent")])
+        elif isinstance(message, Call):
+            self._replied(Reply(message.number, None, InternalError("the call could not be sent")))
 
     def _submit(self, request: GenerateRequest) -> None:
         self._pipe.send(Submit(self._pictures.packed(request)))
@@ -119,20 +137,50 @@ class WorkerProcess:
             self._pipe.send(Forget(surplus))
 
     def _receive(self) -> None:
-        while True:
-            try:
-                message: FromWorker = self._pipe.recv()
-            except (EOFError, OSError):
-                return
-            self.heard = time.monotonic()
-            match message:
-                case Ready(info):
-                    self.started.set_result(info)
-                case CannotStart(text):
-                    self.started.set_exception(EngineStopped(text))
-                case Heartbeat(status):
-                    self.status = status
-                case Happened(events):
-                    self._tell(events)
-                case Reply():
-                    self._replied(message)
+        try:
+            while True:
+                self._hear(self._pipe.recv())
+        except (EOFError, OSError):
+            return  # the supervisor sees the same end
+        except Exception:
+            log.exception("what the worker sent could not be read")
+            self.process.kill()
+
+    def _hear(self, message: FromWorker) -> None:
+        self.heard = time.monotonic()
+        match message:
+            case Ready(info):
+                self.started.set_result(info)
+            case CannotStart(text):
+                self.started.set_exception(EngineStopped(text))
+            case Heartbeat(status):
+                self.status = status
+            case Happened(events):
+                self._tell(events)
+            case Reply():
+                self._replied(message)
+
+
+# Two ends of a pipe, and two of the one by which `subprocess` hears whether the program could be run.
+DESCRIPTORS_TO_START = 4
+
+
+def _start(command: Sequence[str]) -> tuple[Connection, subprocess.Popen[bytes]]:
+    """Our end of the pipe and the process, which finds its end's number behind the command."""
+    ours, theirs = Pipe()
+    try:
+        process = subprocess.Popen([*command, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return ours, process
+
+
+def _hang_up(pipe: Connection) -> None:
+    """End the pipe for those who wait at it, even where a child of the worker still holds the other end."""
+    end = socket.socket(fileno=pipe.fileno())
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.detach()
