@@ -61,6 +61,7 @@ ERROR_TABLE: Final[Mapping[str, ErrorKind]] = {
     "kv_too_large": _INVALID,
     "aborted": ErrorKind(499, "invalid_request_error"),
     "engine_stopped": ErrorKind(503, "server_error"),
+    "not_finite": _SERVER,
     "internal_error": _SERVER,
     # load and time
     "queue_full": ErrorKind(429, "rate_limit_error"),

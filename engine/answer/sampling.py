@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from engine.answer.constraint import Follower
-from engine.errors import InvalidSampling
+from engine.errors import InvalidSampling, NotFinite
 from engine.messages import Sampling
 
 MAX_BIASES = 1024
+# As OpenAI's API has it.
+LEAST_LOGPROB = -9999.0
+
+
+def are_sound(logits: torch.Tensor) -> bool:
+    """Whether logits [vocab] name a most likely token: no NaN, no positive infinity, and not all of them negative
+    infinity (which some are where a model forbids a token)."""
+    return math.isfinite(float(logits.max()))  # NaN wins every comparison of `max`
 
 
 def check_sampling(sampling: Sampling, vocab: int) -> None:
@@ -47,8 +56,11 @@ class Sampler:
             self._generator.manual_seed(sampling.seed % 2**63)
 
     def draw(self, logits: torch.Tensor) -> int:
-        """`logits` float32 [vocab] -> token id."""
-        logits = self._adjust(logits.cpu())
+        """`logits` float32 [vocab] -> token id. Raises `NotFinite` where they say nothing."""
+        logits = logits.cpu()
+        if not are_sound(logits):
+            raise NotFinite("The model's numbers are not finite: it cannot answer this with its dtype.")
+        logits = self._adjust(logits)
         sampling = self._sampling
         if sampling.temperature == 0:
             token = int(logits.argmax())
@@ -117,8 +129,9 @@ def keep_likely(probabilities: torch.Tensor, top_k: int, top_p: float, min_p: fl
 
 
 def likely_logprobs(logits: torch.Tensor, token: int, count: int) -> tuple[float, list[tuple[int, float]]]:
-    """Natural log probability of `token`, and the `count` most likely (token id, log probability), of raw logits."""
-    logprobs = torch.log_softmax(logits.float(), dim=-1)
+    """Natural log probability of `token`, and the `count` most likely (token id, log probability), of raw logits. What
+    is impossible has `LEAST_LOGPROB`: JSON knows no infinity."""
+    logprobs = torch.log_softmax(logits.float(), dim=-1).clamp(min=LEAST_LOGPROB)
     top = logprobs.topk(count) if count else None
     listed = [] if top is None else list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
     return float(logprobs[token]), listed

@@ -6,12 +6,14 @@ are kept before RoPE, so that an entry can be placed anywhere with the model's o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from engine.errors import NotFinite
 from engine.families.base import Family
 from engine.families.span import SpanShape
 from engine.passes.attention import Causal
@@ -30,7 +32,7 @@ def compile_image(
     work: Work,
 ) -> ImageKV:
     """Features [levels, rows, hidden] of one image -> its entry (CPU tensors). Rows behind the image cannot
-    influence it and are not run."""
+    influence it and are not run. Raises `NotFinite`: what is kept is used again and again."""
     ids, spans = place([*prefix_ids, family.image_token], family.image_token, [(0, span)])
     positions, _ = positions_of(len(ids), spans)
     start = len(prefix_ids)
@@ -42,16 +44,20 @@ def compile_image(
     shape = family.shape
     size = (shape.layers, shape.kv_heads, span.rows, shape.head_dim)
     keys, values = torch.empty(size, dtype=family.dtype), torch.empty(size, dtype=family.dtype)
+    total = torch.zeros((), device=family.device)
 
     def capture(layer: int, layer_keys: torch.Tensor, layer_values: torch.Tensor) -> None:
         keys[layer] = layer_keys[:, start:]
         values[layer] = layer_values[:, start:]
+        total.add_(layer_keys.sum(dtype=torch.float32)).add_(layer_values.sum(dtype=torch.float32))
 
     kv = pool.take(len(ids))
     try:
         run_rows(family, kv, rows, Causal(len(ids)), work, capture)
     finally:
         pool.give_back(kv)
+    if not math.isfinite(float(total)):
+        raise NotFinite("The model's numbers for an image are not finite: it cannot read it with its dtype.")
     return ImageKV(keys, values, features.to("cpu", family.dtype).contiguous(), value_norms(values))
 
 

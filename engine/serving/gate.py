@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from engine.answer.sampling import are_sound
+from engine.errors import NotFinite, UnsupportedModel
 from engine.families.base import Family
 from engine.messages import ImagePart, Message, TextPart
 from engine.passes.attention import by_order
@@ -15,6 +17,7 @@ from engine.passes.refresh import Prefill, slots_needed
 from engine.policies.known import make_policy
 from engine.prompt.chat import ChatPrompt
 from engine.prompt.layout import PromptLayout
+from store.records.entry import ImageKV
 
 # Largest difference of logits, as a share of the largest logit, by how finely a dtype rounds.
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 1e-1}
@@ -22,7 +25,8 @@ EDGE = 112
 
 
 def reuse_is_unsound(family: Family, prompt: ChatPrompt, pool: KVPool) -> str | None:
-    """None where reuse may be trusted on this model, else the reason why not.
+    """None where reuse may be trusted on this model, else the reason why not. Raises `UnsupportedModel` where the
+    model itself gives no numbers: then there is nothing to answer with.
 
     Four comparisons on a picture of noise: our full prefill against the library's own; the restored picture behind a
     shifted prefix (r = 0), row by row at the first layer, which sees no context, against full prefill; a pass by
@@ -33,9 +37,18 @@ def reuse_is_unsound(family: Family, prompt: ChatPrompt, pool: KVPool) -> str | 
     shifted = check.layout("Look closely.")
     canonical = check.layout(None)
     stock = family.stock_logits(shifted.ids, [check.picture])
+    if not are_sound(stock):
+        raise UnsupportedModel(
+            "the model's own numbers for a picture are not finite on this device with this dtype; "
+            "another CONDUIT_DTYPE may help"
+        )
     full = check.prefill(shifted).full().logits
     if not check.close(full, stock):
         return "full prefill differs from the library's own"
+    try:
+        check.compile()
+    except NotFinite:
+        return "what would be stored of an image is not finite"
     if not check.close(check.first_layer_restored(shifted), check.first_layer_computed(shifted)):
         return "restored keys differ from fresh ones where nothing but their place does"
     if not check.close(check.refresh_all(shifted), full):
@@ -51,7 +64,13 @@ class _Check:
         self.picture = np.random.default_rng(0).integers(0, 256, (EDGE, EDGE, 3), dtype=np.uint8)
         self._span = family.span(EDGE, EDGE)
         self._features = family.encode(self.picture)
-        self._entry = compile_image(family, pool, prompt.prefix_ids, self._features, self._span, Work())
+        self._entries: list[ImageKV] = []
+
+    def compile(self) -> None:
+        """The picture's entry, which the checks of reuse need."""
+        prefix = self._prompt.prefix_ids
+        entry = compile_image(self._family, self._pool, prefix, self._features, self._span, Work())
+        self._entries = [entry]
 
     def layout(self, system: str | None) -> PromptLayout:
         messages = [Message("user", (ImagePart(0), TextPart("What is this?")))]
@@ -65,12 +84,12 @@ class _Check:
         return Prefill(self._family, kv, layout, [self._features], Work())
 
     def reuse(self, layout: PromptLayout) -> torch.Tensor:
-        return self.prefill(layout).reuse([self._entry], make_policy("reuse", {}), 0.0).logits
+        return self.prefill(layout).reuse(self._entries, make_policy("reuse", {}), 0.0).logits
 
     def first_layer_restored(self, layout: PromptLayout) -> torch.Tensor:
         """The picture's keys of layer 0 as they are restored: [kv_heads, rows, head_dim]."""
         prefill = self.prefill(layout)
-        prefill.restore([self._entry], make_policy("reuse", {}), 0.0)
+        prefill.restore(self._entries, make_policy("reuse", {}), 0.0)
         return self._first_layer(prefill)
 
     def first_layer_computed(self, layout: PromptLayout) -> torch.Tensor:
@@ -84,7 +103,7 @@ class _Check:
     def refresh_all(self, layout: PromptLayout) -> torch.Tensor:
         """Every row through the path of scattered rows, which the r = 1 of a request does not take."""
         prefill = self.prefill(layout)
-        prefill.reuse([self._entry], make_policy("reuse", {}), 0.0)
+        prefill.reuse(self._entries, make_policy("reuse", {}), 0.0)
         rows = prefill.rows(np.arange(layout.length))
         attention = by_order(rows.slots, self._family.shape.group)
         return self._family.logits(run_rows(self._family, prefill.kv, rows, attention, Work()))[0]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
+from engine.answer.sampling import LEAST_LOGPROB, are_sound
 from engine.messages import ShadowStats
 from engine.passes.forward import Work
 from engine.passes.refresh import Prefill, slots_needed
@@ -71,12 +72,20 @@ class Shadow:
             full = Prefill(runtime.family, kv, layout, by_span, Work()).full().logits
         finally:
             runtime.pool.give_back(kv)
-        self.stats = add_check(self.stats, full, reused)
+        if are_sound(full):  # a sum that is once not finite says nothing any more
+            self.stats = add_check(self.stats, full, reused)
+        else:
+            log.error("a shadow check was dropped: full prefill gave numbers that are not finite")
 
 
 def add_check(stats: ShadowStats, full: torch.Tensor, reused: torch.Tensor) -> ShadowStats:
     """Count one pair of first-token logits [vocab]."""
-    exact, approximate = torch.log_softmax(full.float(), -1), torch.log_softmax(reused.float(), -1)
+    exact, approximate = _log_probabilities(full), _log_probabilities(reused)
     divergence = float((exact.exp() * (exact - approximate)).sum().clamp(min=0))
     agrees = bool(full.argmax() == reused.argmax())
     return ShadowStats(stats.checked + 1, stats.agreed + agrees, stats.kl_sum + divergence)
+
+
+def _log_probabilities(logits: torch.Tensor) -> torch.Tensor:
+    """Finite ones: tokens that a model forbids count as nearly impossible."""
+    return torch.log_softmax(logits.float(), -1).clamp(min=LEAST_LOGPROB)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.answer.sampling import Sampler, check_sampling, keep_likely, likely_logprobs
-from engine.errors import InvalidSampling
+from engine.answer.sampling import LEAST_LOGPROB, Sampler, check_sampling, keep_likely, likely_logprobs
+from engine.errors import InvalidSampling, NotFinite
 from engine.messages import Sampling
 
 
@@ -97,3 +97,25 @@ def test_logprobs_are_those_of_the_raw_model() -> None:
     assert own == pytest.approx(float(expected[2]))
     assert [token for token, _ in top] == [0, 1] and top[0][1] == pytest.approx(float(expected[0]))
     assert likely_logprobs(logits, 0, 0)[1] == []
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "logits",
+    [[NAN, NAN, NAN], [0.0, NAN, 1.0], [0.0, INF, 1.0], [INF, -INF, NAN], [-INF, -INF, -INF]],
+    ids=str,
+)
+def test_m5_logits_that_say_nothing_draw_no_token(logits: list[float], temperature: float) -> None:
+    with pytest.raises(NotFinite, match="not finite"):
+        sampler(3, temperature=temperature).draw(torch.tensor(logits))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_token_that_a_model_forbids_is_never_drawn_and_has_a_number(temperature: float) -> None:
+    logits = torch.tensor([-INF, 0.0, -INF])
+    assert {sampler(3, temperature=temperature).draw(logits) for _ in range(20)} == {1}
+    own, top = likely_logprobs(logits, 0, 3)
+    assert own == LEAST_LOGPROB and sorted(logprob for _, logprob in top) == [LEAST_LOGPROB, LEAST_LOGPROB, 0]

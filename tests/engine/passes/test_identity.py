@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -11,11 +9,8 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 
 from engine.passes.decode import Decoder, decode_step
 from engine.passes.forward import Work
-from engine.passes.kv import RequestKV
-from engine.passes.restore import restore
 from engine.passes.rotation import rotate
 from engine.prompt.layout import PromptLayout
-from engine.serving.gate import reuse_is_unsound
 from tests.engine.conftest import PICTURES, SHIFTED, Bench, picture, said, stock_inputs, user
 
 CONVERSATIONS = {
@@ -190,33 +185,6 @@ def test_moving_an_image_is_one_rotation_by_a_single_angle(bench: Bench) -> None
     assert torch.allclose(
         rotate(rotate(x, bench.family.rope(torch.as_tensor(at[0]))), delta), once, atol=1e-5
     )
-
-
-@torch.no_grad()
-def test_gate_passes_a_sound_model(bench: Bench) -> None:
-    assert reuse_is_unsound(bench.family, bench.prompt, bench.pool) is None
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [("positions", "library"), ("keys", "restored keys"), ("values", "canonical")],
-)
-def test_gate_refuses_a_faulty_model(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, fault: str, reason: str
-) -> None:
-    if fault == "positions":
-        rope = bench.family.rope
-        monkeypatch.setattr(bench.family, "rope", lambda positions: rope(positions * 2))
-    else:
-
-        def restore_wrongly(kv: RequestKV, *restored: Any) -> None:
-            restore(kv, *restored)
-            getattr(kv, fault).zero_()
-
-        monkeypatch.setattr("engine.passes.refresh.restore", restore_wrongly)
-    found = reuse_is_unsound(bench.family, bench.prompt, bench.pool)
-    assert found is not None and reason in found
 
 
 @torch.no_grad()
