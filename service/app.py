@@ -14,13 +14,14 @@ from engine.client import EngineClient
 from service.chat.routes import chat_router
 from service.chat.schemas import ChatRequest
 from service.context import Services
-from service.http.admission import Admission
+from service.http.admission import Admission, Shared
 from service.http.error_handlers import add_error_handlers
 from service.http.middleware import Access, Gatekeeper
 from service.http.openapi import openapi_of
 from service.http.tenancy import KeyRing
 from service.images.addresses import HostPolicy, Resolver, SystemResolver
-from service.images.decode import Decoder
+from service.images.decoder import Decoder
+from service.images.decoder_child import DecodeRules, memory_needed
 from service.images.fetch import Fetcher
 from service.images.known_images import UploadIndex, UrlIndex
 from service.images.loader import ImageLoader, Known, LoadLimits
@@ -48,8 +49,8 @@ def create_app(
     demo's pages under `/demo/`, which need no key in demo mode), `samples` are offered by the web page.
     `app.state.services` is there for the composition root, for instance to stop taking requests on SIGTERM;
     no route reads it."""
-    names = resolver or SystemResolver()
-    decoder = Decoder(settings.image_formats, settings.max_image_pixels, settings.decode_threads)
+    names = resolver or SystemResolver(threads=_places(settings, settings.fetch_concurrency).limit)
+    decoder = Decoder(_decode_rules(settings), _places(settings, settings.decode_concurrency))
     metrics = Metrics()
     images = _image_loader(settings, names, decoder, metrics)
     services = Services(settings, client, metrics, images, Admission(settings))
@@ -107,6 +108,22 @@ async def _close_when_draining(services: Services) -> None:
     await services.client.close(services.settings.drain_timeout)
 
 
+def _places(settings: Settings, of_one: int) -> Shared:
+    """Places of which a tenant may hold `of_one`, with as many again for the others where there are others."""
+    several = len(settings.api_keys) > 1
+    return Shared(2 * of_one if several else of_one, several)
+
+
+def _decode_rules(settings: Settings) -> DecodeRules:
+    return DecodeRules(
+        formats=settings.image_formats,
+        picture_pixels=settings.max_image_pixels,
+        request_pixels=settings.max_request_pixels,
+        seconds=settings.decode_timeout,
+        memory_bytes=memory_needed(settings.max_image_pixels, settings.max_image_bytes),
+    )
+
+
 def _image_loader(settings: Settings, resolver: Resolver, decoder: Decoder, metrics: Metrics) -> ImageLoader:
     hosts = HostPolicy(settings.allowed_hosts, settings.allowed_private_hosts, resolver)
     fetcher = Fetcher(
@@ -114,7 +131,7 @@ def _image_loader(settings: Settings, resolver: Resolver, decoder: Decoder, metr
         settings.max_image_bytes,
         settings.fetch_timeout,
         httpcore.default_ssl_context(),
-        settings.fetch_concurrency,
+        _places(settings, settings.fetch_concurrency),
     )
     limits = LoadLimits(settings.max_image_bytes, settings.max_request_pixels)
     known = Known(UrlIndex(settings.url_cache_bytes), UploadIndex(settings.upload_cache_bytes))

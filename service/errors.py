@@ -45,6 +45,8 @@ ERROR_TABLE: Final[Mapping[str, ErrorKind]] = {
     "image_url_blocked": _INVALID,
     "image_fetch_failed": _INVALID,
     "image_fetch_timeout": _INVALID,
+    "image_decode_timeout": _INVALID,
+    "image_decode_failed": _SERVER,
     # who asks for what
     "invalid_api_key": ErrorKind(401, "authentication_error"),
     "admin_key_required": ErrorKind(403, "permission_error"),

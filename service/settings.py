@@ -87,7 +87,8 @@ class Settings(BaseSettings):
     image_formats: Formats = ("jpeg", "png", "webp", "gif", "bmp")
     fetch_timeout: Positive = 10.0
     fetch_concurrency: Annotated[int, Field(ge=1)] = 16
-    decode_threads: Annotated[int, Field(ge=1)] = 2
+    decode_concurrency: Annotated[int, Field(ge=1)] = 2
+    decode_timeout: Positive = 20.0
     url_cache_bytes: ByteSize = ByteSize(256 * MIB)
     upload_cache_bytes: ByteSize = ByteSize(256 * MIB)
     allowed_hosts: Hosts = ()

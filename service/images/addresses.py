@@ -15,13 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 from service.errors import ImageError
+from service.images.special_addresses import IPV4, IPV6
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 # Unicast space handed out today. The rest of IPv6 embeds IPv4 addresses (NAT64, compatible) or is local.
 _GLOBAL_V6: Final = ipaddress.IPv6Network("2000::/3")
-_SIX_TO_FOUR: Final = ipaddress.IPv6Network("2002::/16")
-_RESOLVER_THREADS: Final = 8
+_MOST_ADDRESSES: Final = 8
+"""That are tried, one after the other."""
 
 
 class Resolver(Protocol):
@@ -34,10 +35,10 @@ class Resolver(Protocol):
 
 class SystemResolver:
     """The system's resolver, in its own threads: a name server that hangs must not occupy threads others wait
-    for."""
+    for. There should be as many as there may be look-ups."""
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_RESOLVER_THREADS, thread_name_prefix="resolve")
+    def __init__(self, threads: int = 8) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="resolve")
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         loop = asyncio.get_running_loop()
@@ -55,12 +56,11 @@ def _getaddrinfo(host: str, port: int) -> list[str]:
 
 def is_public(address: Address) -> bool:
     """True if `address` is one anybody on the internet could reach, and reaches nothing else in disguise."""
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return is_public(address.ipv4_mapped)
-        if address not in _GLOBAL_V6 or address in _SIX_TO_FOUR:
-            return False
-    return address.is_global and not address.is_multicast
+    if isinstance(address, ipaddress.IPv4Address):
+        return not any(address in network for network in IPV4)
+    if address.ipv4_mapped is not None:  # as the system gives an IPv4 address to who asks for both kinds
+        return is_public(address.ipv4_mapped)
+    return address in _GLOBAL_V6 and not any(address in network for network in IPV6)
 
 
 class HostPolicy:
@@ -85,7 +85,7 @@ class HostPolicy:
         # One private answer among public ones is a trick, not a choice to be made.
         if not trusted and not all(is_public(ipaddress.ip_address(address)) for address in found):
             raise _blocked()
-        return list(found)
+        return list(found[:_MOST_ADDRESSES])
 
     def _is_allowed(self, host: str, port: int) -> bool:
         return any(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
@@ -19,12 +20,19 @@ import httpcore
 import httpx
 
 from service.errors import ImageError
+from service.http.admission import Shared
 from service.images.addresses import HostPolicy
+from service.images.shares import FairPlaces, Place
+from service.images.sniff import sniff
+from service.images.url import host_of, location_text, parse_url, port_of
+
+_log = logging.getLogger(__name__)
 
 MAX_REDIRECTS: Final = 3
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-_PORTS: Final = {"http": 80, "https": 443}
-_MAX_URL: Final = 8192
+# A piece costs the loop as much time as a request does, and may be a single byte.
+_MOST_PIECES: Final = 65_536
+_PIECES_A_TURN: Final = 32
 _HEADERS: Final = (
     ("accept", "image/*,*/*;q=0.1"),
     # A body that is unpacked on the way could be far larger than what was counted.
@@ -57,79 +65,102 @@ class Fetched:
 
 
 class Fetcher:
-    """`timeout` is in seconds and covers everything from the name look-up to the last byte. At most `at_once`
-    downloads run, and of one host a quarter of that: a host that hangs must not take all places."""
+    """`timeout` is in seconds and covers everything from the name look-up to the last byte. As many downloads run as
+    there are `places`; a quarter of them may be one caller's from one host: a host that hangs must not take all."""
 
     def __init__(
-        self, hosts: HostPolicy, max_bytes: int, timeout: float, tls: ssl.SSLContext, at_once: int = 16
+        self, hosts: HostPolicy, max_bytes: int, timeout: float, tls: ssl.SSLContext, places: Shared
     ) -> None:
         self._hosts = hosts
-        self._places = asyncio.Semaphore(at_once)
-        self._places_per_host = max(1, at_once // 4)
-        # A host's semaphore lives as long as somebody uses it.
-        self._host_places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._places = FairPlaces(places)
+        self._places_per_host = max(1, places.limit // 4)
+        # The semaphore of a host and who fetches from it lives as long as somebody uses it.
+        self._host_places: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
         self._max_bytes = max_bytes
         self._timeout = timeout
         self._tls = tls
 
-    async def fetch(self, url: str, known: Validators = Validators()) -> Fetched:
+    async def fetch(self, url: str, caller: str = "", known: Validators = Validators()) -> Fetched:
         """The body behind `url`. Raises `ImageError`; no text of it repeats the URL."""
-        parsed = _parse(url)
-        places = self._host_places.setdefault(_host(parsed), asyncio.Semaphore(self._places_per_host))
+        parsed = parse_url(url)
+        key = caller, host_of(parsed)
+        of_host = self._host_places.setdefault(key, asyncio.Semaphore(self._places_per_host))
         try:
-            async with places, self._places, asyncio.timeout(self._timeout):
-                return await self._follow(parsed, known)
+            async with of_host, self._places.place(caller) as place, asyncio.timeout(self._timeout):
+                return await self._follow(parsed, known, place)
+        except ImageError:
+            raise
         except TimeoutError:
-            raise ImageError(
-                "image_fetch_timeout", f"its host took longer than {self._timeout:g} s."
-            ) from None
+            took = f"its host took longer than {self._timeout:g} s."
+            raise ImageError("image_fetch_timeout", took) from None
+        except Exception as error:
+            # Whatever a host or a network makes the libraries trip over, it is this picture that is not there.
+            _log.debug("picture not fetched", extra={"cause": type(error).__name__})
+            raise ImageError("image_fetch_failed", "the connection to its host failed.") from None
 
-    async def _follow(self, url: httpx.URL, known: Validators) -> Fetched:
+    async def _follow(self, url: httpx.URL, known: Validators, place: Place) -> Fetched:
         for _ in range(MAX_REDIRECTS + 1):
             conditions = known if known.url == str(url) else Validators()
-            async with self._get(url, conditions) as response:
+            addresses = await self._addresses(url, place)
+            async with self._get(url, addresses, conditions) as response:
                 if response.status not in _REDIRECTS:
                     return await self._read(response, url, conditions)
                 location = _header(response, b"location")
             if location is None:
                 raise ImageError("image_fetch_failed", "its host redirects to nowhere.")
-            url = _parse(location, base=url)
+            url = parse_url(location_text(location), base=url)
         raise ImageError("image_fetch_failed", f"its host redirects more than {MAX_REDIRECTS} times.")
 
+    async def _addresses(self, url: httpx.URL, place: Place) -> list[str]:
+        """A look-up cannot be ended: where the name server hangs, the thread that waits for it goes on taking the
+        place of who asked."""
+        look_up = asyncio.ensure_future(self._hosts.addresses(host_of(url), port_of(url)))
+        place.keep_until_done(look_up)
+        return await asyncio.shield(look_up)
+
     @contextlib.asynccontextmanager
-    async def _get(self, url: httpx.URL, known: Validators) -> AsyncIterator[httpcore.Response]:
-        port = url.port or _PORTS[url.scheme]
-        addresses = await self._hosts.addresses(_host(url), port)
-        target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=port, target=url.raw_path)
+    async def _get(
+        self, url: httpx.URL, addresses: list[str], known: Validators
+    ) -> AsyncIterator[httpcore.Response]:
+        target = httpcore.URL(
+            scheme=url.raw_scheme, host=url.raw_host, port=port_of(url), target=url.raw_path
+        )
         backend = _PinnedBackend(addresses, self._timeout / 2)
         headers = [("host", url.netloc.decode("ascii")), *_HEADERS, *_conditions(known)]
-        try:
-            async with (
-                httpcore.AsyncHTTPConnection(
-                    target.origin, ssl_context=self._tls, network_backend=backend
-                ) as connection,
-                connection.stream("GET", target, headers=headers) as response,
-            ):
-                yield response
-        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException):
-            raise ImageError("image_fetch_failed", "the connection to its host failed.") from None
+        async with (
+            httpcore.AsyncHTTPConnection(
+                target.origin, ssl_context=self._tls, network_backend=backend
+            ) as connection,
+            connection.stream("GET", target, headers=headers) as response,
+        ):
+            yield response
 
     async def _read(self, response: httpcore.Response, url: httpx.URL, known: Validators) -> Fetched:
         if response.status == 304 and known:
             return Fetched(None, known)
         if response.status != 200:
             raise ImageError("image_fetch_failed", f"its host answered with status {response.status}.")
-        if (_header(response, b"content-encoding") or "identity").lower() != "identity":
+        body = await self._body(response)
+        # Storage hosts name encodings that they have long undone (`aws-chunked`): what the body is, it shows.
+        if _header(response, b"content-encoding") is not None and sniff(body) in ("unknown", "gzip"):
             raise ImageError("image_fetch_failed", "its host sent an encoded body, which was not asked for.")
-        declared = _header(response, b"content-length") or ""
-        if declared.isascii() and declared.isdigit() and int(declared) > self._max_bytes:
+        return Fetched(body, _validators(response, url))
+
+    async def _body(self, response: httpcore.Response) -> bytes:
+        declared = _header(response, b"content-length") or b""
+        if declared.isdigit() and int(declared[:20]) > self._max_bytes:
             raise self._too_large()
-        body = bytearray()
-        async for chunk in response.aiter_stream():
-            body += chunk
+        body, pieces = bytearray(), 0
+        async for piece in response.aiter_stream():
+            body += piece
+            pieces += 1
             if len(body) > self._max_bytes:
                 raise self._too_large()
-        return Fetched(bytes(body), _validators(response, url))
+            if pieces > _MOST_PIECES:
+                raise ImageError("image_fetch_failed", "its host sends it in too many pieces.")
+            if pieces % _PIECES_A_TURN == 0:
+                await asyncio.sleep(0)  # they may all have come at once
+        return bytes(body)
 
     def _too_large(self) -> ImageError:
         return ImageError("image_too_large", f"it is larger than {self._max_bytes} bytes.")
@@ -157,37 +188,16 @@ class _PinnedBackend(httpcore.AnyIOBackend):
         return await super().connect_tcp(self._addresses[-1], port, self._seconds_each)
 
 
-def _parse(text: str, base: httpx.URL | None = None) -> httpx.URL:
-    """A URL that may be fetched as far as its text goes. Raises `ImageError`."""
-    if len(text) > _MAX_URL:
-        raise ImageError("invalid_image_url", f"its URL is longer than {_MAX_URL} characters.")
-    try:
-        url = httpx.URL(text.strip()) if base is None else base.join(text.strip())
-        url.raw_host.decode("ascii")
-    except (httpx.InvalidURL, UnicodeError, ValueError):
-        raise ImageError("invalid_image_url", "its URL is malformed.") from None
-    if url.scheme not in _PORTS:
-        raise ImageError("invalid_image_url", "its URL is neither http, https nor a data URL.")
-    if url.userinfo:
-        raise ImageError("image_url_blocked", "its URL holds a user name or password.")
-    # A backslash or a zone id is read differently by different software; none of it is needed.
-    if not url.host or any(c in url.host for c in "\\%@/") or "\\" in text:
-        raise ImageError("image_url_blocked", "the host in its URL is not a plain host.")
-    return url
-
-
-def _host(url: httpx.URL) -> str:
-    """The host as it goes over the wire: an international name in its ASCII form."""
-    return url.raw_host.decode("ascii")
-
-
 def _validators(response: httpcore.Response, url: httpx.URL) -> Validators:
-    if "no-store" in (_header(response, b"cache-control") or "").lower():
+    if b"no-store" in (_header(response, b"cache-control") or b"").lower():
         return Validators()
-    marks = (_header(response, name) for name in (b"etag", b"last-modified"))
     # They are sent back as they came, which a header with other characters could not be.
-    etag, last_modified = (mark if mark is not None and mark.isascii() else None for mark in marks)
+    etag, last_modified = (_ascii(_header(response, name)) for name in (b"etag", b"last-modified"))
     return Validators(str(url), etag, last_modified)
+
+
+def _ascii(value: bytes | None) -> str | None:
+    return value.decode() if value is not None and value.isascii() else None
 
 
 def _conditions(known: Validators) -> list[tuple[str, str]]:
@@ -195,8 +205,8 @@ def _conditions(known: Validators) -> list[tuple[str, str]]:
     return [(name, value) for name, value in pairs if value is not None]
 
 
-def _header(response: httpcore.Response, name: bytes) -> str | None:
+def _header(response: httpcore.Response, name: bytes) -> bytes | None:
     for key, value in response.headers:
         if key.lower() == name:
-            return value.decode("latin-1")
+            return value
     return None

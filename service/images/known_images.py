@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 from engine.messages import ImageInput
 from service.images.fetch import Validators
@@ -19,6 +19,7 @@ V = TypeVar("V")
 
 _OVERHEAD_BYTES: Final = 1024
 """What an entry costs besides its pixels, generously: tiny pictures must not make an unbounded index."""
+_PIECE: Final = 1024 * 1024
 
 
 class _Recent(Generic[V]):
@@ -86,32 +87,43 @@ class UrlIndex:
             self._recent.drop((tenant, url))
 
 
+@dataclass(frozen=True, slots=True)
+class SentKey:
+    """What was sent, and how it was read: the text of a data URL is no picture where base64 is expected, and a file
+    that holds the text of a picture is none either."""
+
+    form: Literal["base64", "data URL", "file"]
+    digest: bytes
+
+
 class UploadIndex:
-    """Pictures by the digest of what was sent, a text or a file: a repeated upload is not unpacked and decoded
-    again. (Of a text: hashing it costs a fraction of reading its base64.)"""
+    """Pictures by what was sent, a text or a file: a repeated upload is not unpacked and decoded again. (Of a text:
+    hashing it costs a fraction of reading its base64.)"""
 
     def __init__(self, max_bytes: int) -> None:
         self._recent: _Recent[ImageInput] = _Recent(max_bytes, lambda image: image)
 
-    def find(self, tenant: str, sent: str | bytes) -> ImageInput | None:
+    def find(self, tenant: str, sent: SentKey) -> ImageInput | None:
         """The picture that `sent` was found to be."""
-        return self._recent.get(_upload_key(tenant, sent))
+        return self._recent.get((tenant, sent))
 
     def find_or_decode(
-        self, tenant: str, sent: str | bytes, decode: Callable[[], ImageInput]
+        self, tenant: str, sent: SentKey, decode: Callable[[], ImageInput]
     ) -> tuple[ImageInput, bool]:
         """The picture in `sent`, and whether it was known. Raises what `decode` raises."""
-        key = _upload_key(tenant, sent)
-        known = self._recent.get(key)
+        known = self.find(tenant, sent)
         if known is not None:
             return known, True
         image = decode()
-        self._recent.put(key, image)
+        self._recent.put((tenant, sent), image)
         return image, False
 
 
-def _upload_key(tenant: str, sent: str | bytes) -> Hashable:
-    # The kind goes in too: a file that holds the text of a picture is no picture.
-    if isinstance(sent, str):
-        return tenant, "text", hashlib.sha256(sent.encode()).digest()
-    return tenant, "file", hashlib.sha256(sent).digest()
+def digest_of(sent: str | bytes) -> bytes:
+    """SHA-256 of a text or a file. A text is taken in pieces, so that the interpreter's lock is not held for long."""
+    if isinstance(sent, bytes):
+        return hashlib.sha256(sent).digest()
+    sha = hashlib.sha256()
+    for start in range(0, len(sent), _PIECE):
+        sha.update(sent[start : start + _PIECE].encode(errors="surrogatepass"))
+    return sha.digest()

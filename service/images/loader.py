@@ -11,10 +11,12 @@ from typing import Final, Protocol
 from engine.messages import ImageInput
 from service.errors import ImageError
 from service.images.data_url import decode_base64, decode_data_url
-from service.images.decode import Decoder
+from service.images.decode import too_many_in_all
+from service.images.decoder import Decoder
 from service.images.fetch import Fetcher, Validators
-from service.images.known_images import KnownImage, UploadIndex, UrlIndex
+from service.images.known_images import KnownImage, SentKey, UploadIndex, UrlIndex, digest_of
 from service.images.reference import ImageReference, PlacedImage
+from store.records.keys import owner
 
 _AT_ONCE: Final = 4
 """Images of one request in work at the same time: more would let one request hold many decoded pictures at
@@ -67,81 +69,121 @@ class ImageLoader:
     async def load(self, places: Sequence[PlacedImage], tenant: str) -> tuple[ImageInput, ...]:
         """One input a place; places with the same reference share it. The first failure is raised, as an
         `ImageError` that names its place, and ends the work on the others."""
-        request = _Request(tenant, asyncio.Semaphore(_AT_ONCE), self._max_pixels)
-        tasks: dict[ImageReference, asyncio.Task[ImageInput]] = {}
+        request = _Request(tenant, self._max_pixels)
+        tasks: list[asyncio.Task[ImageInput]] = []
         failure: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 for number, place in enumerate(places, start=1):
-                    if place.reference not in tasks:
-                        work = self._load_one(request, place, number)
-                        tasks[place.reference] = group.create_task(work)
+                    source = await self._source(request, place, number)
+                    if source.key not in request.tasks:
+                        work = self._load_one(request, source, place, number)
+                        request.tasks[source.key] = group.create_task(work)
+                    tasks.append(request.tasks[source.key])
         except* ImageError as failures:
             failure = failures.exceptions[0]
-        if failure is not None:  # raised in the `except*` above it would come out inside a group
-            raise failure
-        return tuple(tasks[place.reference].result() for place in places)
+        if failure is None:
+            return tuple(task.result() for task in tasks)
+        try:
+            raise failure  # in the `except*` above it would come out inside a group
+        finally:
+            # It knows this frame, which must not know it and the pictures of the others in turn: such a circle would
+            # keep them until the collector comes by.
+            del failure, tasks, request
 
-    async def _load_one(self, request: _Request, place: PlacedImage, number: int) -> ImageInput:
+    async def _source(self, request: _Request, place: PlacedImage, number: int) -> _Source:
+        try:
+            return await self._read(place.reference, request.account)
+        except ImageError as error:
+            self._observer.image_failed(error.code)
+            raise error.at(number, place.param) from None
+
+    async def _read(self, reference: ImageReference, account: str) -> _Source:
+        """What `reference` is."""
+        text = reference.text.strip()
+        head = text[:8].lower()
+        if reference.inline:
+            key = SentKey("base64", await self._digest(text, account))
+            return _Source(key, lambda: decode_base64(text, self._max_bytes))
+        if head.startswith("data:"):
+            key = SentKey("data URL", await self._digest(text, account))
+            return _Source(key, lambda: decode_data_url(text, self._max_bytes))
+        if head.startswith(("http://", "https://")):
+            return _Source(text)
+        raise ImageError("invalid_image_url", "it is neither an http(s) URL nor a data URL.")
+
+    async def _load_one(
+        self, request: _Request, source: _Source, place: PlacedImage, number: int
+    ) -> ImageInput:
         try:
             async with request.slots:
-                image = await self._read(place.reference, request.tenant)
+                if isinstance(source.key, SentKey):
+                    image = await self._decode(request, source.key, source.content)
+                else:
+                    image = await self._fetch(request, source.key)
                 request.count(image)
                 return image
         except ImageError as error:
             self._observer.image_failed(error.code)
             raise error.at(number, place.param) from None
 
-    async def _read(self, reference: ImageReference, tenant: str) -> ImageInput:
-        text = reference.text.strip()
-        head = text[:8].lower()
-        if reference.inline:
-            return await self._decode(text, lambda: decode_base64(text.encode(), self._max_bytes), tenant)
-        if head.startswith("data:"):
-            return await self._decode(text, lambda: decode_data_url(text, self._max_bytes), tenant)
-        if head.startswith(("http://", "https://")):
-            return await self._fetch(text, tenant)
-        raise ImageError("invalid_image_url", "it is neither an http(s) URL nor a data URL.")
-
-    async def _fetch(self, url: str, tenant: str) -> ImageInput:
-        known = self._urls.get(tenant, url)
+    async def _fetch(self, request: _Request, url: str) -> ImageInput:
+        known = self._urls.get(request.tenant, url)
         started = time.monotonic()
-        fetched = await self._fetcher.fetch(url, known.validators if known else Validators())
+        fetched = await self._fetcher.fetch(url, request.account, known.validators if known else Validators())
         self._observer.image_fetched(time.monotonic() - started)
         data = fetched.data
         if data is None:
             assert known is not None  # the fetcher says so only of what it was told is known
             self._observer.image_not_modified()
             return known.image
-        image = await self._decode(data, lambda: data, tenant)
-        self._urls.put(tenant, url, KnownImage(fetched.validators, image))
+        key = SentKey("file", await self._digest(data, request.account))
+        image = await self._decode(request, key, lambda: data)
+        self._urls.put(request.tenant, url, KnownImage(fetched.validators, image))
         return image
 
-    async def _decode(self, sent: str | bytes, content: Callable[[], bytes], tenant: str) -> ImageInput:
-        """The picture whose file is `content()`, which takes its time where `sent` is a text."""
-        if len(sent) <= _HASHED_AT_ONCE and (found := self._uploads.find(tenant, sent)) is not None:
+    async def _digest(self, sent: str | bytes, account: str) -> bytes:
+        if len(sent) <= _HASHED_AT_ONCE:
+            return digest_of(sent)
+        return await self._decoder.run(account, lambda: digest_of(sent))
+
+    async def _decode(self, request: _Request, key: SentKey, content: Callable[[], bytes]) -> ImageInput:
+        """The picture whose file is `content()`, which takes its time where a text was sent."""
+        tenant, left = request.tenant, request.pixels_left
+        if (found := self._uploads.find(tenant, key)) is not None:
             return found
         started = time.monotonic()
         image, known = await self._decoder.run(
-            lambda: self._uploads.find_or_decode(tenant, sent, lambda: self._decoder.decode(content()))
+            request.account,
+            lambda: self._uploads.find_or_decode(tenant, key, lambda: self._decoder.decode(content(), left)),
         )
         if not known:
             self._observer.image_decoded(time.monotonic() - started)
         return image
 
 
-class _Request:
-    """What the images of one request have in common."""
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where an image comes from. `key` is the same for the same image: a URL, or what was sent; `content` then reads
+    the file out of it."""
 
-    def __init__(self, tenant: str, slots: asyncio.Semaphore, pixels: int) -> None:
+    key: str | SentKey
+    content: Callable[[], bytes] = bytes
+
+
+class _Request:
+    """What the images of one request have in common. Callers take turns by account, whatever their salts."""
+
+    def __init__(self, tenant: str, pixels: int) -> None:
         self.tenant = tenant
-        self.slots = slots
+        self.account = owner(tenant)
+        self.slots = asyncio.Semaphore(_AT_ONCE)
+        self.tasks: dict[str | SentKey, asyncio.Task[ImageInput]] = {}
+        self.pixels_left = pixels
         self._limit = pixels
-        self._left = pixels
 
     def count(self, image: ImageInput) -> None:
         """Raises `ImageError` when the request's pictures add up to too much."""
-        self._left -= image.width * image.height
-        if self._left < 0:
-            message = f"with it the request has more than {self._limit} pixels in all."
-            raise ImageError("image_too_large", message)
+        self.pixels_left -= image.width * image.height
+        if self.pixels_left < 0:
+            raise too_many_in_all(self._limit)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from service.errors import ImageError
+from service.http.admission import Shared
 from service.images.addresses import HostPolicy, SystemResolver
 from service.images.fetch import Fetcher
 
@@ -38,7 +39,13 @@ def fetch(
     **limits: Any,
 ) -> bytes:
     policy = HostPolicy(allowed, private, resolver or SystemResolver())
-    options = {"max_bytes": 100_000, "timeout": 20.0, "tls": ssl.create_default_context(), **limits}
+    options = {
+        "max_bytes": 100_000,
+        "timeout": 20.0,
+        "tls": ssl.create_default_context(),
+        "places": Shared(4, several=True),
+        **limits,
+    }
     data = asyncio.run(Fetcher(policy, **options).fetch(url)).data
     assert data is not None
     return data

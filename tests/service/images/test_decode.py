@@ -10,30 +10,15 @@ import pytest
 from PIL import Image
 
 from service.errors import ImageError
-from service.images.decode import decode_image
+from tests.service.images.decoding import FORMATS, decoded, pixel, refusal
 from tests.service.images.pictures import encode, noisy, plain, png_header
 
-FORMATS = ("jpeg", "png", "webp", "gif", "bmp")
-PIXELS = 40_000_000
 RED, WHITE = (255, 0, 0), (255, 255, 255)
-
-
-def pixel(data: bytes, x: int = 0, y: int = 0) -> tuple[int, int, int]:
-    image = decode_image(data, FORMATS, PIXELS)
-    start = 3 * (y * image.width + x)
-    return image.pixels[start], image.pixels[start + 1], image.pixels[start + 2]
-
-
-def refusal(data: bytes, formats: tuple[str, ...] = FORMATS) -> ImageError:
-    with pytest.raises(ImageError) as caught:
-        decode_image(data, formats, PIXELS)
-    assert "0x" not in caught.value.message and "/" not in caught.value.message
-    return caught.value
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP"])
 def test_formats_become_rgb(kind: str) -> None:
-    image = decode_image(plain(RED, (8, 6), kind), FORMATS, PIXELS)
+    image = decoded(plain(RED, (8, 6), kind))
     assert (image.width, image.height, len(image.pixels)) == (8, 6, 8 * 6 * 3)
     assert image.pixels[0] > 240 and max(image.pixels[1:3]) < 15
 
@@ -41,7 +26,7 @@ def test_formats_become_rgb(kind: str) -> None:
 def test_a1_same_bytes_in_another_shape_are_another_image() -> None:
     raw = bytes(range(256)) * 54  # 13824 bytes: 96x48 and 48x96
     wide, tall = (encode(Image.frombytes("RGB", size, raw)) for size in ((96, 48), (48, 96)))
-    first, second = decode_image(wide, FORMATS, PIXELS), decode_image(tall, FORMATS, PIXELS)
+    first, second = decoded(wide), decoded(tall)
     assert first.pixels == second.pixels
     assert first.digest != second.digest
 
@@ -51,7 +36,7 @@ def test_a2_palette_is_part_of_the_image() -> None:
     for colour in ((255, 0, 0), (0, 0, 255)):
         image = Image.new("P", (4, 4), 1)
         image.putpalette([0, 0, 0, *colour])
-        pictures.append(decode_image(encode(image), FORMATS, PIXELS))
+        pictures.append(decoded(encode(image)))
     assert pictures[0].digest != pictures[1].digest
     assert pictures[0].pixels[:3] == bytes((255, 0, 0))
 
@@ -60,7 +45,7 @@ def test_a10_same_pixels_in_other_files_are_one_image() -> None:
     image = Image.effect_noise((16, 16), 60).convert("RGB")
     files = [encode(image, compress_level=1), encode(image, compress_level=9), encode(image, "BMP")]
     assert len(set(files)) == 3
-    assert len({decode_image(data, FORMATS, PIXELS).digest for data in files}) == 1
+    assert len({decoded(data).digest for data in files}) == 1
 
 
 @pytest.mark.parametrize("size", [(12_000, 12_000), (20_000, 20_000), (2**31 - 1, 1)])
@@ -73,14 +58,14 @@ def test_b1_bomb_is_refused_by_its_header(size: tuple[int, int]) -> None:
 def test_b1_jpeg_with_a_scan_for_every_few_bytes() -> None:
     picture = encode(Image.effect_noise((64, 64), 60).convert("RGB"), "JPEG", progressive=True)
     scan = picture[picture.rindex(b"\xff\xda") : -2]
-    assert decode_image(picture[:-2] + scan * 20 + picture[-2:], FORMATS, PIXELS).width == 64
+    assert decoded(picture[:-2] + scan * 20 + picture[-2:]).width == 64
     assert "scans" in refusal(picture[:-2] + scan * 120 + picture[-2:]).message
 
 
 def test_b1_limit_is_exact() -> None:
-    assert decode_image(plain(size=(8, 5)), FORMATS, 40).width == 8
+    assert decoded(plain(size=(8, 5)), pixels=40).width == 8
     with pytest.raises(ImageError, match="more than 39 pixels"):
-        decode_image(plain(size=(8, 5)), FORMATS, 39)
+        decoded(plain(size=(8, 5)), pixels=39)
 
 
 def _with_orientation(tag: int, kind: str = "JPEG") -> bytes:
@@ -107,7 +92,7 @@ def _with_orientation(tag: int, kind: str = "JPEG") -> bytes:
 @pytest.mark.parametrize("tag", range(1, 9))
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 def test_b2_pictures_are_turned_upright(tag: int, kind: str) -> None:
-    image = decode_image(_with_orientation(tag, kind), FORMATS, PIXELS)
+    image = decoded(_with_orientation(tag, kind))
     assert (image.width, image.height) == ((16, 24) if tag >= 5 else (24, 16))
     top, bottom = image.pixels[:3], image.pixels[-3:]
     assert top[0] > 200 and top[1] < 90, "red on top"
@@ -121,13 +106,13 @@ def test_b2_orientation_changes_the_key() -> None:
         b"\x01\x12\x00\x03\x00\x00\x00\x01\x00\x06", b"\x01\x12\x00\x03\x00\x00\x00\x01\x00\x01"
     )
     assert turned != plain_side
-    assert decode_image(plain_side, FORMATS, PIXELS).digest != decode_image(turned, FORMATS, PIXELS).digest
+    assert decoded(plain_side).digest != decoded(turned).digest
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow warns, and goes on
 def test_b2_broken_exif_leaves_the_picture_as_it_stands() -> None:
     data = encode(Image.new("RGB", (24, 16), RED), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
-    assert decode_image(data, FORMATS, PIXELS).width == 24
+    assert decoded(data).width == 24
 
 
 @pytest.mark.parametrize("alpha", [0, 128, 255])
@@ -238,7 +223,7 @@ def test_b10_only_the_sniffed_format_is_tried() -> None:
 
 def test_b13_operator_may_allow_more() -> None:
     for name in ("tiff", "avif"):
-        assert decode_image(FOREIGN[name], (*FORMATS, name), PIXELS).width == 4
+        assert decoded(FOREIGN[name], (*FORMATS, name)).width == 4
 
 
 def test_first_frame_of_an_animation_counts() -> None:
@@ -262,6 +247,6 @@ def test_random_damage_is_refused_or_decoded_never_raised() -> None:
             for _ in range(4):
                 broken[int.from_bytes(os.urandom(4)) % len(broken)] = os.urandom(1)[0]
             try:
-                decode_image(bytes(broken), FORMATS, 10_000)
+                decoded(bytes(broken), pixels=10_000)
             except ImageError as error:
                 assert error.code in {"invalid_image", "image_too_large", "unsupported_image_format"}

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from service.http.admission import Shared
 from service.images.addresses import HostPolicy, SystemResolver
 from service.images.fetch import Fetched, Fetcher, Validators
 from tests.service.images.fetching import Names, fetch, refusal
@@ -146,13 +147,13 @@ def test_unreachable_and_unknown_hosts_are_failures() -> None:
 
 def test_validators_are_sent_and_a_304_needs_no_body(host: Host) -> None:
     policy = HostPolicy((), ("127.0.0.1",), SystemResolver())
-    fetcher = Fetcher(policy, 1000, 20.0, ssl.create_default_context())
+    fetcher = Fetcher(policy, 1000, 20.0, ssl.create_default_context(), Shared(4, several=True))
     url = host.serves("/a.png", http(b"", status="304 Not Modified"))
     known = Validators(url, '"abc"', "Mon, 01 Jan 2024 00:00:00 GMT")
-    assert asyncio.run(fetcher.fetch(url, known)) == Fetched(None, known)
+    assert asyncio.run(fetcher.fetch(url, "", known)) == Fetched(None, known)
     assert 'if-none-match: "abc"' in host.heads[0] and "if-modified-since: Mon" in host.heads[0]
     other = host.serves("/b.png", http(PNG, 'etag: "new"'))
-    assert asyncio.run(fetcher.fetch(other, known)) == Fetched(PNG, Validators(other, '"new"'))
+    assert asyncio.run(fetcher.fetch(other, "", known)) == Fetched(PNG, Validators(other, '"new"'))
     assert "if-none-match" not in host.heads[1], "marks of one URL mean nothing at another"
     for header in ("cache-control: private, no-store", 'etag: "\xe4"'):
         url = host.serves("/c.png", http(PNG, *(["etag: x"] if "no-store" in header else []), header))

@@ -1,0 +1,43 @@
+"""Decoding off the loop: who gets a place when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from engine.messages import ImageInput
+from service.http.admission import Shared
+from service.images.decoder_child import DecodeRules
+from service.images.decoder_pool import DecoderPool
+from service.images.shares import FairPlaces
+
+Result = TypeVar("Result")
+
+
+class Decoder:
+    """Pictures are worked on at the same time in as many places as there are in `places`."""
+
+    def __init__(self, rules: DecodeRules, places: Shared) -> None:
+        self._pool = DecoderPool(rules)
+        self._places = FairPlaces(places)
+        # One for every place: who has a place need not wait for a thread as well.
+        self._threads = ThreadPoolExecutor(places.limit, thread_name_prefix="decode")
+
+    async def run(self, caller: str, work: Callable[[], Result]) -> Result:
+        """`work` on a thread, off the loop that also answers the health checks. It holds a place of `caller` until it
+        ends, also where nobody waits for it any more."""
+        async with self._places.place(caller) as place:
+            done = asyncio.get_running_loop().run_in_executor(self._threads, work)
+            place.keep_until_done(done)
+            return await asyncio.shield(done)
+
+    def decode(self, data: bytes, left: int) -> ImageInput:
+        """The picture in `data`, of at most `left` pixels. Blocks; call it through `run`. Raises `ImageError`."""
+        return self._pool.decode(data, left)
+
+    def close(self) -> None:
+        """Drop what has not begun, end what has."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
