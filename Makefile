@@ -36,5 +36,5 @@ clean:           ## remove the environment and everything generated
 $(RUN): requirements.lock scripts/install
 	@sh scripts/install
 
-$(DEV): $(RUN) requirements-dev.lock
+$(DEV): $(RUN) requirements-dev.lock requirements-otel.lock
 	@sh scripts/install dev

@@ -6,13 +6,14 @@ FROM ${BASE} AS build
 WORKDIR /app
 # The CPU build of torch; empty for the default one, which brings CUDA (docker-compose.gpu.yml does that).
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-COPY requirements.lock ./
+COPY requirements.lock requirements-otel.lock ./
 RUN python3 -m venv .venv \
-    && PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" .venv/bin/pip install --no-cache-dir --disable-pip-version-check -r requirements.lock
+    && PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" .venv/bin/pip install --no-cache-dir --disable-pip-version-check \
+        -r requirements.lock -r requirements-otel.lock
 
 FROM ${BASE}
 RUN useradd --system --uid 10001 --home-dir /app conduit \
-    && install -d -o conduit /var/lib/conduit
+    && install -d -o conduit /var/lib/conduit /var/lib/hub
 WORKDIR /app
 COPY --from=build /app/.venv .venv
 COPY store store
@@ -23,11 +24,12 @@ COPY models models
 ENV CONDUIT_HOST=0.0.0.0 \
     CONDUIT_PORT=8000 \
     CONDUIT_STORE_PATH=/var/lib/conduit \
+    HF_HOME=/var/lib/hub \
     PYTHONUNBUFFERED=1
 USER conduit
-VOLUME /var/lib/conduit
+VOLUME /var/lib/conduit /var/lib/hub
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s CMD [".venv/bin/python", "-c", \
-    "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/livez', timeout=2)"]
+    "import os, urllib.request as r; r.urlopen(f'http://127.0.0.1:{os.environ[\"CONDUIT_PORT\"]}/livez', timeout=2)"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT [".venv/bin/python", "-m", "service"]

@@ -30,7 +30,7 @@ def configure(endpoint: str, service: str) -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise TracingUnavailable(
-            "CONDUIT_OTLP_ENDPOINT needs the extra packages: pip install '.[otel]'"
+            "CONDUIT_OTLP_ENDPOINT needs more packages: pip install -r requirements-otel.lock"
         ) from error
     provider = TracerProvider(resource=Resource.create({"service.name": service}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from engine.messages import EngineStatus, Finished, ImageOutcome
@@ -25,6 +25,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._engine = EngineCollector()
         self.registry.register(self._engine)
+        ProcessCollector(registry=self.registry)  # memory, descriptors and CPU time of this process
         self._requests()
         self._images()
 
