@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 MARK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 ARMS = {
-    "full_vision_cold": "full prefill, images encoded",
+    "full_vision_cold": "full prefill, vision tower included",
     "full_vision_warm": "full prefill, image features at hand",
     "cold": "first sight: compiled and stored, then refreshed",
     "warm": "warm: reused, 10 % refreshed",
@@ -57,11 +57,20 @@ def ttft(result: dict[str, Any]) -> str:
         gflop = f"{work[arm]['counted_gflop']:,.0f}" if arm in work else ""
         ratio = "" if arm.startswith("one_image") else f"{seconds['full_vision_warm'] / seconds[arm]:.1f}x"
         rows.append(f"| {title} | {milliseconds(seconds[arm])} | {ratio} | {gflop} |")
-    for name, title in (("full", "full prefill, over HTTP"), ("warm", "warm, over HTTP")):
-        if "http_ttft_seconds" in figures:
-            http = {key: spread["median"] for key, spread in figures["http_ttft_seconds"].items()}
-            rows.append(f"| {title} | {milliseconds(http[name])} | {http['full'] / http[name]:.1f}x | |")
+    if "http_ttft_seconds" in figures:
+        http = {key: spread["median"] for key, spread in figures["http_ttft_seconds"].items()}
+        rows += over_http(http, seconds["full_vision_cold"] - seconds["full_vision_warm"])
     return "\n".join(rows) + "\n"
+
+
+def over_http(http: dict[str, float], tower: float) -> list[str]:
+    """`tower` seconds of the full prefill go to the vision tower, which a warm request does not run."""
+    full, warm = http["full"], http["warm"]
+    against = f"{full / warm:.1f}x, without the tower {(full - tower) / warm:.1f}x"
+    return [
+        f"| full prefill over HTTP, vision tower included | {milliseconds(full)} | | |",
+        f"| warm, over HTTP | {milliseconds(warm)} | {against} | |",
+    ]
 
 
 def serve(result: dict[str, Any]) -> str:
