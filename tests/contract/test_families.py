@@ -6,6 +6,7 @@ A new family joins by its line in `engine.families.known` and its kind in `bench
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -159,6 +160,13 @@ def test_entries_of_any_span_go_through_every_codec(family_bench: Bench, codec: 
     assert codecs()[codec].fits(record.manifest, entry_layout(family_bench.family, shape))
     other = family_bench.family.span(390, 70)
     assert not codecs()[codec].fits(record.manifest, entry_layout(family_bench.family, other))
+
+
+def test_promise_1_every_setting_that_changes_pixels_is_in_the_processor_s_name(family_bench: Bench) -> None:
+    family = family_bench.family
+    named = json.loads(family.processor_name[family.processor_name.index("{") :])
+    for setting in ("resample", "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"):
+        assert named[setting] == json.loads(json.dumps(getattr(family._processor, setting))), setting
 
 
 def counts_are_right(bench: Bench, shapes: Iterator[tuple[int, int]]) -> None:

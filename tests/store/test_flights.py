@@ -103,6 +103,27 @@ class TestOneLoadPerKey:
         stand.entries.flush(10)
         assert stand.admin.entry(key_of(1).hex) is not None
 
+    def test_a_rewrite_wins_over_a_load_that_began_before_it(self, stand: Stand) -> None:
+        """The load finds the old record, and must not put it in the place of the new one."""
+        stand.outcome(1)
+        stand.reopen()
+        stand.disk.read_gate.clear()
+        stand.disk.write_gate.clear()
+        loader = threading.Thread(target=lambda: stand.fetch(1, compile=unused).release())
+        loader.start()
+        pause = threading.Event()
+        while not stand.disk.reads:
+            pause.wait(0.002)
+        stand.fetch(1, "rewrite", lambda: entry_of(2)).release()
+        stand.disk.read_gate.set()
+        loader.join()
+        with stand.fetch(1, compile=unused) as fetched:
+            assert bytes(fetched.entry.data) == decoded_of(2)
+        stand.disk.write_gate.set()
+        stand.forget_decoded()
+        with stand.fetch(1, compile=unused) as fetched:
+            assert bytes(fetched.entry.data) == decoded_of(2)
+
 
 def wait_for_joined(stand: Stand, count: int) -> None:
     pause = threading.Event()

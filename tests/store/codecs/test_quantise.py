@@ -3,6 +3,7 @@ offsets."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -152,3 +153,41 @@ def test_bytes_are_counted_without_encoding(bits: int, shape: tuple[int, ...]) -
         assert isinstance(packed, Quantised)
         total = packed.codes.nbytes + packed.offset.nbytes + packed.scale.nbytes
         assert quantised_bytes(torch.Size(shape), axis, bits) == total
+
+
+def plainly(x: torch.Tensor, axis: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Codes, and what they decode to, by the formulas of docs/store.md, a group at a time; float16 parameters."""
+    levels = (1 << bits) - 1
+    moved = np.moveaxis(x.numpy(), axis, 0)
+    codes, decoded = np.zeros(moved.shape, np.uint8), np.zeros(moved.shape, np.float32)
+    for first in range(0, len(moved), GROUP):
+        group = moved[first : first + GROUP]
+        least, greatest = group.min(axis=0), group.max(axis=0)
+        offset = least.astype(np.float16).astype(np.float32)
+        steps = np.maximum((greatest - least) / np.float32(levels), np.float32(6e-8))
+        scale = steps.astype(np.float16).astype(np.float32)
+        code = np.clip(np.rint((group - offset) / scale), 0, levels)
+        codes[first : first + GROUP] = code
+        decoded[first : first + GROUP] = code * scale + offset
+    return np.moveaxis(codes, 0, axis), np.moveaxis(decoded, 0, axis)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("axis", [-2, -1])
+@pytest.mark.parametrize("offset", [0.0, 1000.37, -2048.3])
+def test_codes_are_those_of_the_document_computed_from_the_parameters_as_they_are_stored(
+    bits: int, axis: int, offset: float
+) -> None:
+    """Rounding an offset of 1000 to float16 moves it by up to 0.25: codes of the unrounded one would be off by as much
+    again."""
+    noise = torch.randn((2, 2, 130, 70), generator=torch.Generator().manual_seed(3))
+    groups = torch.linspace(0.5, 1.5, 70) if axis == -2 else torch.linspace(0.5, 1.5, 130)[:, None]
+    x = noise + offset * groups
+    packed = quantise(x, axis, bits)
+    assert packed is not None
+    codes, decoded = plainly(x, axis, bits)
+    unpacked = (
+        torch.stack((packed.codes & 15, packed.codes >> 4), -1).flatten(-2) if bits == 4 else packed.codes
+    )
+    assert np.array_equal(unpacked.numpy(), codes)
+    assert np.array_equal(dequantise(packed, axis, bits, torch.float32).numpy(), decoded)
