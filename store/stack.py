@@ -98,6 +98,9 @@ class TierStack(Generic[E]):
                 _log.error("entry %s cannot be encoded: %s", slot.digest.hex(), error)
                 self._drop("codec")
                 return
+            except MemoryError:
+                self._drop("no_memory")
+                return
             self._put(record, slot.last_used, self.tiers, replace)
 
         if self.tiers and not self.writer.offer(Job(slot.digest, slot.bytes, write, slot)):

@@ -20,6 +20,13 @@ def _pool_only() -> int:
     return sys.getrefcount(held[0])
 
 
+def _map(nbytes: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(-1, nbytes)
+    except (OSError, OverflowError) as error:
+        raise MemoryError(f"{nbytes} bytes") from error
+
+
 class BufferPool:
     """Hands out writable page-aligned buffers. Nobody gives one back: it is free again as soon as nothing but
     the pool refers to it, which tensors and memoryviews over it prevent for as long as they live. A buffer
@@ -35,7 +42,7 @@ class BufferPool:
         self._free_count = _pool_only()
 
     def take(self, nbytes: int) -> memoryview:
-        """A writable view of exactly `nbytes` bytes with arbitrary content."""
+        """A writable view of exactly `nbytes` bytes with arbitrary content. Raises MemoryError."""
         size = max(_GRANULE, -(-nbytes // _GRANULE) * _GRANULE)
         with self._lock:
             idle = self._idle()
@@ -44,7 +51,7 @@ class BufferPool:
                 buffer = self._buffers[min(fitting, key=lambda i: len(self._buffers[i]))]
             else:
                 self._drop(idle, size)
-                buffer = mmap.mmap(-1, size)
+                buffer = _map(size)
                 self._buffers.append(buffer)
             return memoryview(buffer)[:nbytes]
 

@@ -55,6 +55,24 @@ class TestFailingTiers:
         assert stats.writes_dropped == {"full": 1}
         assert not stats.degraded
 
+    def test_without_host_memory_an_entry_is_computed_and_not_stored(
+        self, stand: Stand, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stand.outcome(1)
+        stand.reopen()
+
+        def no_memory(number: int, size: int) -> None:
+            raise OSError(12, "Cannot allocate memory")
+
+        monkeypatch.setattr("store.records.buffers.mmap.mmap", no_memory)
+        assert stand.outcome(1, "read") == ("miss", None)
+        assert stand.outcome(2) == ("miss", None)
+        stand.entries.flush(10)
+        stats = stand.admin.stats()
+        assert stats.writes_dropped == {"no_memory": 1} and not stats.degraded
+        monkeypatch.undo()
+        assert stand.outcome(1) == ("hit", "lmdb")
+
     def test_a_failing_compile_is_the_callers_and_leaves_nothing_behind(self, stand: Stand) -> None:
         def fail() -> Blob:
             raise RuntimeError("no memory on the device")

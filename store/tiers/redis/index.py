@@ -14,8 +14,8 @@ import math
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from store.errors import Rejected
@@ -34,6 +34,21 @@ _OURS = "vkv:{*"
 _RECORD = re.compile(rb"vkv:\{([0-9a-f]{64})\}")
 _SCAN_COUNT = 1000
 _WINDOW = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the server says of a record: the field with its manifest (None: it is not there), or the error in its place;
+    its scores in the index."""
+
+    digest: bytes
+    head: Any
+    used: float | None
+    hits: float | None
+
+    @property
+    def listed(self) -> bool:
+        return self.used is not None or self.hits is not None
 
 
 class SharedIndex:
@@ -75,6 +90,14 @@ class SharedIndex:
         if used:
             self._on_index(write)
 
+    def look(self, digest: bytes) -> Row | None:
+        """One row, asked for if it is not known."""
+        row = self.rows.get(digest)
+        if row is None:
+            for row in self._fetch([digest]):
+                self.rows.add(row)
+        return row
+
     def refresh(self) -> None:
         """Have `rows` agree with the server's index, which other machines change."""
         used = self._scores()
@@ -83,9 +106,9 @@ class SharedIndex:
             used = self._scores()
         used.pop(_WHOLE, None)
         known = [row for digest in used if (row := self.rows.get(digest)) is not None]
-        fresh = used.keys() - {row.digest for row in known}
+        fresh = self._fetch(used.keys() - {row.digest for row in known})
         seen = [replace(row, last_used=max(row.last_used, _finite(used[row.digest], 0.0))) for row in known]
-        self.rows.reset([*seen, *self._fetch(fresh, used)])
+        self.rows.reset([*seen, *fresh])
 
     def rebuild(self) -> None:
         """Look at every key of ours in the server."""
@@ -99,7 +122,7 @@ class SharedIndex:
                 self._give_a_minute(key)
         self._unlist(listed - found - {_WHOLE})
         missing = found - listed
-        rows = self._fetch(missing, {})
+        rows = self._fetch(missing)
         self._list(rows)
         for digest in missing - {row.digest for row in rows}:
             self._give_a_minute(record_key(digest))
@@ -149,53 +172,53 @@ class SharedIndex:
             self._link.run(_remove_foreign)
             return self._link.run(work)
 
-    def _fetch(self, digests: Iterable[bytes], used: Mapping[bytes, float]) -> list[Row]:
+    def _fetch(self, digests: Iterable[bytes]) -> list[Row]:
         """Rows of records as they are in the server. What is not there leaves the index, what is damaged the
         server."""
         wanted = list(digests)
         found: list[Row] = []
         for first in range(0, len(wanted), _WINDOW):
-            window = wanted[first : first + _WINDOW]
-            rows = [self._row(*asked, used) for asked in zip(window, *self._ask(window), strict=True)]
-            self._unlist(digest for digest, row in zip(window, rows, strict=True) if row is None)
+            asked = self._ask(wanted[first : first + _WINDOW])
+            rows = [self._row(one) for one in asked]
+            gone = [one.digest for one, row in zip(asked, rows, strict=True) if row is None and one.listed]
+            self._unlist(gone)
             found += [row for row in rows if row is not None]
         return found
 
-    def _ask(self, digests: list[bytes]) -> tuple[list[Any], list[float | None]]:
-        """Of each record the field with the manifest, or the error in its place; and its uses."""
-
-        def ask(client: Any) -> tuple[list[Any], list[float | None]]:
+    def _ask(self, digests: list[bytes]) -> list[_Asked]:
+        def ask(client: Any) -> list[_Asked]:
             pipeline = client.pipeline(transaction=False)
             for digest in digests:
                 pipeline.hget(record_key(digest), MANIFEST)
-            return pipeline.execute(raise_on_error=False), client.zmscore(HITS, digests)
+            heads = pipeline.execute(raise_on_error=False)
+            scores = client.zmscore(USED, digests), client.zmscore(HITS, digests)
+            return [_Asked(*one) for one in zip(digests, heads, *scores, strict=True)]
 
         return self._on_index(ask)
 
-    def _row(self, digest: bytes, head: Any, hits: float | None, used: Mapping[bytes, float]) -> Row | None:
-        if head is None:
+    def _row(self, asked: _Asked) -> Row | None:
+        if asked.head is None:
             return None
         try:
-            manifest = _manifest(digest, head)
+            manifest = _manifest(asked)
         except Rejected as error:
             self._counters.rejected(error.reason)
-            self._link.run(lambda client: client.unlink(record_key(digest)))
+            self._link.run(lambda client: client.unlink(record_key(asked.digest)))
             return None
-        last_used = _finite(used.get(digest), manifest.info.created)
-        return Row(
-            digest, manifest.info, record_bytes(head, manifest), last_used, max(int(_finite(hits, 0)), 0)
-        )
+        size = record_bytes(asked.head, manifest)
+        last_used = _finite(asked.used, manifest.info.created)
+        return Row(asked.digest, manifest.info, size, last_used, max(int(_finite(asked.hits, 0)), 0))
 
 
-def _manifest(digest: bytes, head: Any) -> Manifest:
+def _manifest(asked: _Asked) -> Manifest:
     """Raises Rejected, and TierUnavailable for an error that is not about the record."""
-    if isinstance(head, Exception):
-        error = translate(head)
+    if isinstance(asked.head, Exception):
+        error = translate(asked.head)
         if not isinstance(error, WrongType):
-            raise error from head
+            raise error from asked.head
         raise Rejected("corrupt", "a key of another type")
-    manifest = parse(manifest_of(head))
-    if manifest.digest != digest:
+    manifest = parse(manifest_of(asked.head))
+    if manifest.digest != asked.digest:
         raise Rejected("corrupt", "record of another key")
     return manifest
 

@@ -97,9 +97,7 @@ class RedisTier:
         self._serial.start()
 
     def row(self, digest: bytes) -> Row | None:
-        if self._index.rows.get(digest) is None:
-            self._index.refresh()
-        return self._index.rows.get(digest)
+        return self._index.look(digest)
 
     def rows(self) -> list[Row]:
         """What the index lists; a record that the server evicted stays listed until somebody asks for it, or for

@@ -283,3 +283,18 @@ def test_f8_a_server_that_evicts_by_itself_keeps_whole_records_and_serves_right_
         tier._index.rebuild()
         assert {row.digest for row in tier.rows()} == {key_of(number).digest for number in held}
         tier.close()
+
+
+def test_one_row_is_asked_for_without_a_listing(
+    server: Server, tier: RedisTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that pins its image asks for a row; a listing may take longer than a request should wait."""
+    filled(tier)
+    tier.touch(key_of(1).digest, NOW + 40)
+    tier.flush()
+    fresh = RedisTier(server.url, timeout=5.0)
+    monkeypatch.setattr(fresh._index, "refresh", lambda: pytest.fail("a listing"))
+    row = fresh.row(key_of(1).digest)
+    assert row is not None and (row.last_used, row.hits, row.bytes) == (NOW + 40, 1, record_of(1).nbytes)
+    assert fresh.row(key_of(9).digest) is None
+    fresh.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from store.errors import TierUnavailable
@@ -53,6 +56,31 @@ class TestKinds:
     def test_resp3_where_there(self, server: Server, tier: RedisTier) -> None:
         tier.put(record_of(1), NOW, never_held)
         assert "3" in [client["resp"] for client in server.client.client_list()]
+
+    def test_a_user_who_may_do_what_the_document_lists_and_no_more(self) -> None:
+        text = (Path(__file__).parents[4] / "docs" / "store.md").read_text()
+        (listed,) = re.findall(r"A user of its own needs (.*?), and `~vkv:\*`", text)
+        commands = [f"+{name.lower()}" for name in re.findall(r"`(\w+)`", listed)]
+        assert len(commands) > 15
+        with Server() as server:
+            server.client.acl_setuser(
+                "conduit", enabled=True, passwords=["+secret"], keys=["vkv:*"], commands=commands
+            )
+            url = f"redis://conduit:secret@127.0.0.1:{server.port}"
+            tier = RedisTier(url, 8 * MIB, timeout=5.0)
+            for number in range(6):
+                tier.put(record_of(number, 2 * PIECE_BYTES), NOW + number, never_held)
+            tier.touch(key_of(5).digest, NOW + 10)
+            tier.flush()
+            server.client.set("vkv:{index}:hits", b"garbage")
+            server.client.set("vkv:{stray}", b"garbage")
+            tier._index.rebuild()
+            tier.put(record_of(5), NOW, never_held, replace=True)
+            assert read(tier, key_of(5).digest) is not None
+            assert {row.digest for row in tier.rows()} == {key_of(number).digest for number in (3, 4, 5)}
+            assert tier.delete(key_of(5).digest) and tier.stats().bytes_physical > 0
+            assert 0 < server.client.ttl("vkv:{stray}") <= 60
+            tier.close()
 
     def test_a_wrong_password_costs_the_tier_only(self) -> None:
         with Server() as server:
