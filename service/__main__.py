@@ -55,7 +55,7 @@ def store_settings(settings: Settings) -> StoreSettings:
         codec=settings.codec,
         eviction=settings.eviction,
         persist_on=settings.persist_on,
-        redis_url=None if settings.redis_url is None else str(settings.redis_url.get_secret_value()),
+        redis_url=None if settings.redis_url is None else settings.redis_url.get_secret_value(),
         redis_cluster=settings.redis_cluster,
         redis_bytes=settings.redis_bytes,
         redis_timeout=settings.redis_timeout,

@@ -14,8 +14,6 @@ from pydantic import (
     ConfigDict,
     Field,
     HttpUrl,
-    RedisDsn,
-    Secret,
     SecretStr,
     TypeAdapter,
 )
@@ -85,20 +83,6 @@ def _check_http_url(value: str) -> str:
     return value
 
 
-def _check_redis_url(value: Secret[RedisDsn]) -> Secret[RedisDsn]:
-    """What the driver would refuse at its first use, or pass over in silence."""
-    from redis import ConnectionPool, RedisError  # not needed by who has no Redis
-
-    url = value.get_secret_value()
-    if not re.fullmatch(r"/\d+", url.path or "") or url.port == 0:
-        raise ValueError("expected redis://host:port/number")
-    try:
-        ConnectionPool.from_url(str(url)).make_connection()  # builds it, and connects to nothing
-    except (RedisError, ValueError, TypeError, AttributeError, OSError):
-        raise ValueError("an option behind '?' is unknown to the driver, or has no such value") from None
-    return value
-
-
 Text = Annotated[str, Field(min_length=1)]
 Host = Annotated[str, AfterValidator(_check_host)]
 Hosts = Annotated[tuple[Host, ...], BeforeValidator(split_list)]
@@ -106,7 +90,6 @@ SingleHosts = Annotated[
     tuple[Annotated[Host, AfterValidator(_check_single_host)], ...], BeforeValidator(split_list)
 ]
 Url = Annotated[str, AfterValidator(_check_http_url)]
-RedisUrl = Annotated[Secret[RedisDsn], AfterValidator(_check_redis_url)]
 ApiKeys = Annotated[
     tuple[Annotated[ApiKey, BeforeValidator(_parse_api_key)], ...], BeforeValidator(split_list)
 ]

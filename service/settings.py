@@ -24,7 +24,6 @@ from service.setting_types import (
     Hosts,
     PolicyOptions,
     Positive,
-    RedisUrl,
     SingleHosts,
     Text,
     Url,
@@ -107,7 +106,7 @@ class Settings(BaseSettings):
     revision: Text | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")] = "auto"
-    threads: Annotated[int, Field(ge=1)] | None = None
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     policy: Text = "conduit"
     policy_options: PolicyOptions = {}
     refresh_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -130,7 +129,7 @@ class Settings(BaseSettings):
     codec: Text = "auto"
     eviction: Literal["lru", "lfu", "cost"] = "lru"
     persist_on: Literal["first", "second"] = "first"
-    redis_url: RedisUrl | None = None
+    redis_url: SecretStr | None = None
     redis_cluster: bool = False
     redis_bytes: ByteSize = ByteSize(0)
     redis_timeout: Positive = 0.25
@@ -148,9 +147,14 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _cluster_has_one_database(self) -> Self:
-        if self.redis_cluster and self.redis_url and self.redis_url.get_secret_value().path != "/0":
-            raise ValueError("CONDUIT_REDIS_URL: a cluster has the database 0 only")
+    def _redis_can_be_reached(self) -> Self:
+        if self.redis_url is not None:
+            from store.tiers.redis.url import check  # brings the driver, which few need
+
+            try:
+                check(self.redis_url.get_secret_value(), self.redis_cluster)
+            except ValueError as error:
+                raise ValueError(str(error).replace("redis_url", "CONDUIT_REDIS_URL", 1)) from None
         return self
 
     @classmethod
