@@ -7,6 +7,7 @@ A policy gives every row a worth; the least worthy go first. Add one here and it
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 
@@ -56,9 +57,9 @@ def choose(
     rows: Iterable[Row], need: int, policy: Policy, now: float, hold: HoldOf = never_held
 ) -> list[Row]:
     """Victims, least worthy first, that free at least `need` bytes; all that may go if they do not
-    suffice."""
+    suffice. A worth that is no number is the least."""
     heap = [
-        (held, policy(row, now), row.digest, row)
+        (held, -math.inf if math.isnan(worth := policy(row, now)) else worth, row.digest, row)
         for row in rows
         if (held := hold(row.digest)) is not Hold.HARD
     ]

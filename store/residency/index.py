@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from store.records.header import RecordInfo
+
+# Threads tell the time before they come to note a use. Only a clock that runs back by more has been set.
+_TOLERANCE_SECONDS = 60.0
+_STEP_SECONDS = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +26,17 @@ class Row:
 
 
 class Index:
-    """Rows by digest with a running total. Thread-safe; rows are values and may be kept."""
+    """Rows by digest with a running total. Thread-safe; rows are values and may be kept.
+
+    The order of uses outlives a clock that was wrong: when the time turns out to be earlier than the newest use, the
+    uses that lie in the future are moved to just before now, in their order.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[bytes, Row] = {}
         self._bytes = 0
+        self._newest = 0.0
+        self._used: set[bytes] = set()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -46,27 +57,73 @@ class Index:
     def add(self, row: Row) -> None:
         """Add or replace."""
         with self._lock:
+            self._settle(row.last_used)
             old = self._rows.get(row.digest)
             self._bytes += row.bytes - (old.bytes if old else 0)
-            self._rows[row.digest] = row
+            self._rows[row.digest] = _plausible(row)
 
     def remove(self, digest: bytes) -> Row | None:
         with self._lock:
             row = self._rows.pop(digest, None)
             self._bytes -= row.bytes if row else 0
+            self._used.discard(digest)
             return row
 
     def touch(self, digest: bytes, when: float) -> Row | None:
         """Count a use; the new row, None if there is none."""
         with self._lock:
+            self._settle(when)
             row = self._rows.get(digest)
             if row is None:
                 return None
             row = replace(row, last_used=max(when, row.last_used), hits=row.hits + 1)
             self._rows[digest] = row
+            self._used.add(digest)
             return row
 
-    def reset(self, rows: Iterable[Row]) -> None:
+    def settle(self, now: float) -> None:
+        """Tell the time."""
         with self._lock:
-            self._rows = {row.digest: row for row in rows}
-            self._bytes = sum(row.bytes for row in self._rows.values())
+            self._settle(now)
+
+    def take_used(self) -> list[Row]:
+        """Rows whose `last_used` or `hits` changed since the last time."""
+        with self._lock:
+            used, self._used = self._used, set()
+            return [self._rows[digest] for digest in used]
+
+    def reset(self, rows: Iterable[Row]) -> None:
+        """Have `rows` instead; what was used meanwhile stays used."""
+        with self._lock:
+            old = {digest: self._rows[digest] for digest in self._used}
+            fresh = {row.digest: _plausible(row) for row in rows}
+            fresh |= {digest: row for digest, row in old.items() if digest in fresh}
+            self._rows, self._used = fresh, old.keys() & fresh.keys()
+            self._bytes = sum(row.bytes for row in fresh.values())
+            self._newest = max((row.last_used for row in fresh.values()), default=0.0)
+
+    def _settle(self, now: float) -> None:
+        if now >= self._newest:
+            self._newest = now
+        elif now < self._newest - _TOLERANCE_SECONDS:
+            self._turn_back(now)
+            self._newest = now
+
+    def _turn_back(self, now: float) -> None:
+        """Have no row be used later than `now`, and leave them in their order."""
+        rows = sorted(self._rows.values(), key=lambda row: row.last_used)
+        late = [row for row in rows if row.last_used > now]
+        before = max((row.last_used for row in rows if row.last_used <= now), default=-math.inf)
+        last_used = max(before, now - len(late) * _STEP_SECONDS)
+        step = (now - last_used) / (len(late) + 1)
+        for row in late:
+            last_used = math.nextafter(last_used + step, math.inf)
+            self._rows[row.digest] = _plausible(replace(row, last_used=last_used))
+            self._used.add(row.digest)
+
+
+def _plausible(row: Row) -> Row:
+    """Nothing is used before it is made; a clock that was ahead at the time may have said so."""
+    if row.info.created <= row.last_used:
+        return row
+    return replace(row, info=replace(row.info, created=row.last_used))

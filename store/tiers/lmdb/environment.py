@@ -2,138 +2,117 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import shutil
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import lmdb
 
-from store.errors import TierFull, TierUnavailable
-from store.tiers.lmdb.file import BROKEN_MARK, DATA, fault_of, network_filesystem, quarantine
+from store.errors import TierError, TierUnavailable
+from store.tiers.lmdb.file import BROKEN_MARK, COMPACT, DATA, discard, identity
+from store.tiers.lmdb.native import FOREIGN_ERRORS, Opened, translated
+from store.tiers.lmdb.opener import Opener, free_bytes
 
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 10.0
-_MAX_READERS = 1024
-_SHORT_OF_SPACE = 32 << 20
-_BROKEN_ERRORS = (
-    lmdb.CorruptedError,
-    lmdb.InvalidError,
-    lmdb.PageNotFoundError,
-    lmdb.VersionMismatchError,
-    lmdb.PanicError,
-)
 _environments: weakref.WeakSet[Environment]
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """`alone`: no other process has the environment open. Databases by name, as items."""
-
-    env: Any
-    databases: Mapping[str, Any]
-    alone: bool
-
-    def __getitem__(self, name: str) -> Any:
-        return self.databases[name]
-
-
 class Environment:
-    """`read` and `write` give transactions; the first use opens, in the process that uses it.
+    """`read` and `write` give transactions; the first use opens, in the process that uses it. What is found damaged is
+    put aside, what was taken away is begun anew.
 
     `map_size` is set once: growing a map needs that nobody uses it, in any process.
     """
 
     def __init__(self, path: Path, databases: Sequence[str], map_size: int) -> None:
-        self._path = path
-        self._databases = tuple(databases)
-        self._map_size = map_size
+        self._path = path.absolute()
+        self._opener = Opener(self._path, databases, map_size)
         self._condition = threading.Condition()
         self._opened: Opened | None = None
+        self._spoilt = False
+        self._exchanging = False
         self._active = 0
         self._refusal: tuple[float, TierUnavailable] | None = None
         self._closed = False
-        self._mark: BinaryIO | None = None
-        self.problems: tuple[str, ...] = ()
+        self._trouble = ""
         self.opened_by: int | None = None
         _environments.add(self)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What happened to the directory, and what is wrong with it now."""
+        trouble = (self._trouble,) if self._trouble else ()
+        return tuple(f"{self._path.name} {what}" for what in (*self._opener.notes, *trouble))
 
     def open(self) -> Opened:
         """Raises TierUnavailable; tries again only after a while, as each try costs a child process."""
         with self._condition:
+            self._condition.wait_for(lambda: not self._exchanging)
+            while not self._closed and self._opened is not None and self._stale(self._opened):
+                self._let_go(self._opened)
             if self._closed:
                 raise TierUnavailable("closed")
             if self._opened is None:
-                if self._refusal is not None:
-                    when, refusal = self._refusal
-                    if time.monotonic() < when + _RETRY_SECONDS:
-                        raise TierUnavailable(refusal.reason, refusal.detail)
-                    self._refusal, self.problems = None, ()
-                try:
-                    self._opened = self._open()
-                except TierUnavailable as error:
-                    self._refusal = (time.monotonic(), error)
-                    self.problems = (f"{self._path.name} cannot be opened: {error}",)
-                    raise
+                self._opened = self._attempt()
             return self._opened
 
     @contextmanager
     def read(self) -> Iterator[tuple[Any, Opened]]:
         """A read transaction whose values are views, valid inside it only."""
-        with self._using() as opened, self._translated(), self._begin_read(opened) as transaction:
+        with self._using() as opened, _begin_read(opened.env) as transaction:
             yield transaction, opened
 
     @contextmanager
     def write(self) -> Iterator[tuple[Any, Opened]]:
-        with self._using() as opened, self._translated(), opened.env.begin(write=True) as transaction:
+        with self._using() as opened, opened.env.begin(write=True) as transaction:
             yield transaction, opened
 
     def last_transaction(self) -> int:
         """Number of the newest commit by any process."""
-        with self._using() as opened, self._translated():
+        with self._using() as opened:
             return int(opened.env.info()["last_txnid"])
 
     def check_readers(self) -> int:
         """Free the slots of readers that died; without it their snapshots pin pages for ever."""
-        with self._using() as opened, self._translated():
+        with self._using() as opened:
             return int(opened.env.reader_check())
 
     def sync(self) -> None:
-        with self._using() as opened, self._translated():
+        with self._using() as opened:
             opened.env.sync(True)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other process has the environment open, or opens it, until the block ends. Raises
+        TierUnavailable("shared") if one has."""
+        self.open()
+        with self._opener.alone():
+            yield
 
     def compact(self) -> int:
         """Put a compacted copy in the place of the file; bytes given back. No writer may be at work. Raises
         TierUnavailable("shared") if another process has it open, TierFull if there is no room for the
         copy."""
-        opened = self.open()
-        copy = self._path / "compact"
         before = self.physical_bytes()
-        self._claim()
-        try:
-            with self._translated():
+        copy = self._path / COMPACT
+        with self.alone():
+            try:
+                with self._using() as opened:
+                    discard(copy)
+                    copy.mkdir(mode=0o700)
+                    opened.env.copy(str(copy), compact=True)
+                self._exchange(opened, copy / DATA)
+            finally:
                 shutil.rmtree(copy, ignore_errors=True)
-                copy.mkdir(mode=0o700)
-                opened.env.copy(str(copy), compact=True)
-            with self._condition:
-                self._condition.wait_for(lambda: self._active == 0)
-                opened.env.close()
-                self._opened = None
-                (copy / DATA).replace(self._path / DATA)
-        except OSError as error:
-            raise TierUnavailable("failed", str(error)) from error
-        finally:
-            shutil.rmtree(copy, ignore_errors=True)
-            self._share()
         self.open()
         return max(0, before - self.physical_bytes())
 
@@ -149,7 +128,10 @@ class Environment:
         with self._condition:
             self._closed = True
             self._condition.wait_for(lambda: self._active == 0)
-            self._release()
+            if self._opened is not None:
+                self._opened.env.close()
+            self._opened = None
+            self._opener.close()
 
     def after_fork(self) -> None:
         """In the child: the parent's environment is not ours. Closing it here is harmless to the parent as
@@ -161,139 +143,110 @@ class Environment:
         self.opened_by = None
         if in_use:
             self._closed = True
-            self.problems = (f"{self._path.name} was in use at a fork",)
-        else:
-            self._release()
-
-    def _release(self) -> None:
-        if self._opened is not None:
+            self._trouble = "was in use at a fork"
+        elif self._opened is not None:
             self._opened.env.close()
-        if self._mark is not None:
-            self._mark.close()
-        self._opened = self._mark = None
+            self._opened = None
+        self._opener.after_fork()
 
-    def _open(self) -> Opened:
-        alone = self._take_mark()
-        network = network_filesystem(self._path)
-        if network is not None:
-            self.problems = (
-                f"{self._path.name} lies on a network file system ({network}), which LMDB cannot use safely",
-            )
-            _log.warning("%s", self.problems[0])
-        fault = fault_of(self._path)
-        if fault is not None:
-            aside = quarantine(self._path, int(time.time()))
-            self.problems += (f"{self._path.name} {fault}; started empty, the old files are in {aside.name}",)
-            _log.error("store quarantined: %s", self.problems[-1])
-        with self._translated():
-            env = lmdb.open(
-                str(self._path),
-                map_size=self._map_size,
-                max_dbs=len(self._databases),
-                max_readers=_MAX_READERS,
-                sync=False,
-                metasync=False,
-                writemap=False,
-                max_spare_txns=0,
-                mode=0o600,
-            )
-            env.reader_check()
-            databases = {name: env.open_db(name.encode()) for name in self._databases}
+    def _attempt(self) -> Opened:
+        if self._refusal is not None:
+            when, refusal = self._refusal
+            if time.monotonic() < when + _RETRY_SECONDS:
+                raise TierUnavailable(refusal.reason, refusal.detail)
+        try:
+            opened = self._opener.open()
+        except TierUnavailable as error:
+            self._refuse(error, f"cannot be opened: {error}")
+            raise
+        self._refusal, self._trouble, self._spoilt = None, "", False
         self.opened_by = os.getpid()
-        return Opened(env, databases, alone)
+        return opened
 
-    def _take_mark(self) -> bool:
-        """Mark the directory as in use by this process; True if no other process has."""
+    def _refuse(self, error: TierUnavailable, trouble: str) -> None:
+        self._refusal, self._trouble = (time.monotonic(), error), trouble
+
+    def _stale(self, opened: Opened) -> bool:
+        """Whether what is open must be let go: it is damaged, or not what lies in the directory."""
+        if self._spoilt:
+            return True
         try:
-            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._mark is not None:
-                self._mark.close()
-            self._mark = (self._path / "in-use").open("ab")
+            there: tuple[int, int] | None = identity(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            there = None
+        except OSError as error:
+            self._trouble = f"cannot be looked at: {error.strerror}"
+            return False  # what is open goes on working
+        if there == opened.identity:
+            self._trouble = ""
+            return False
+        self._opener.event = "was removed or replaced while in use; what lies there now is used"
+        _log.error("%s %s", self._path, self._opener.event)
+        return True
+
+    def _let_go(self, opened: Opened) -> None:
+        """Close it when nobody is inside any more; another thread may have done so by then."""
+        self._spoilt = True
+        self._condition.wait_for(lambda: self._active == 0 or self._opened is not opened)
+        if self._opened is opened:
+            opened.env.close()
+            self._opened = None
+
+    def _exchange(self, opened: Opened, copy: Path) -> None:
+        """Have `copy` in the place of the file; who comes meanwhile waits and opens it."""
+        with self._condition:
+            self._exchanging = True
             try:
-                fcntl.flock(self._mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                alone = True
-            except BlockingIOError:
-                alone = False
-            fcntl.flock(self._mark, fcntl.LOCK_SH)
-        except OSError as error:
-            raise TierUnavailable("unreadable", str(error)) from error
-        return alone
-
-    def _claim(self) -> None:
-        """Keep other processes from opening the directory. Raises TierUnavailable("shared") if one has it
-        open."""
-        assert self._mark is not None
-        try:
-            fcntl.flock(self._mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._share()
-            raise TierUnavailable("shared", "another process has it open") from error
-
-    def _share(self) -> None:
-        assert self._mark is not None
-        fcntl.flock(self._mark, fcntl.LOCK_SH)
-
-    def _begin_read(self, opened: Opened) -> Any:
-        try:
-            return opened.env.begin(buffers=True)
-        except lmdb.ReadersFullError:
-            opened.env.reader_check()
-            return opened.env.begin(buffers=True)
+                self._let_go(opened)
+                copy.replace(self._path / DATA)
+            except OSError as error:
+                raise TierUnavailable("failed", str(error)) from error
+            finally:
+                self._exchanging = False
+                self._condition.notify_all()
 
     @contextmanager
     def _using(self) -> Iterator[Opened]:
-        opened = self._enter()
+        with self._condition:
+            opened = self.open()
+            self._active += 1
         try:
             yield opened
+        except FOREIGN_ERRORS as error:
+            raise self._met(error) from error
         finally:
             with self._condition:
                 self._active -= 1
                 self._condition.notify_all()
 
-    def _enter(self) -> Opened:
-        while True:
-            opened = self.open()
-            with self._condition:
-                # Between the two lines above it may have been closed, or reopened by a compaction.
-                if self._opened is opened:
-                    self._active += 1
-                    return opened
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except lmdb.MapFullError as error:
-            raise TierFull("map_full") from error
-        except lmdb.DiskError as error:
-            raise TierFull("disk_full", str(error)) from error
-        except lmdb.ReadersFullError as error:
-            raise TierUnavailable("readers_full") from error
-        except _BROKEN_ERRORS as error:
+    def _met(self, error: BaseException) -> TierError:
+        failure = translated(error, free_bytes(self._path))
+        if failure.reason == "broken":
             self._mark_broken(error)
-            raise TierUnavailable("broken", str(error)) from error
-        except (lmdb.Error, OSError, MemoryError) as error:
-            # LMDB reports a write that was cut short by a full disk as an input/output error.
-            if self._free_bytes() < _SHORT_OF_SPACE:
-                raise TierFull("disk_full", str(error)) from error
-            raise TierUnavailable("failed", str(error)) from error
+        elif isinstance(error, lmdb.MapResizedError):
+            # By a process with a larger budget, or by damage: opening again tells.
+            self._spoilt = True
+        return failure
 
-    def _free_bytes(self) -> int:
-        try:
-            return shutil.disk_usage(self._path).free
-        except OSError:
-            return 0
-
-    def _mark_broken(self, error: lmdb.Error) -> None:
-        """A damaged tree is dangerous to walk and to close over other readers: use it no more, have the next
-        start put it aside."""
+    def _mark_broken(self, error: BaseException) -> None:
+        """A damaged tree is dangerous to walk: use it no more, have the next opening put it aside."""
         _log.error("store broken: %s: %s", type(error).__name__, error)
-        self.problems = (f"{self._path.name} is damaged ({type(error).__name__}); a restart puts it aside",)
-        self._closed = True
+        with self._condition:
+            self._spoilt = True
+            refusal = TierUnavailable("broken", str(error))
+            self._refuse(refusal, f"is damaged ({type(error).__name__}) and will be put aside")
         try:
             (self._path / BROKEN_MARK).touch()
         except OSError as failure:
             _log.error("store cannot be marked as broken: %s", failure)
+
+
+def _begin_read(env: Any) -> Any:
+    try:
+        return env.begin(buffers=True)
+    except lmdb.ReadersFullError:
+        env.reader_check()
+        return env.begin(buffers=True)
 
 
 def _after_fork() -> None:
