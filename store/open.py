@@ -65,11 +65,11 @@ def assemble(
     """tiers: fastest first. decoded_bytes, queue_bytes: budgets of the decoded cache and of what waits to be
     written. policy: who goes first when a tenant is over its quota. persist_on_second: write an entry to the
     tiers only when it is asked for again. wishes: pins and quotas."""
-    wishes = wishes or Wishes(None)
+    wishes = wishes or Wishes(None, clock)
     holds = Holds(wishes, clock)
     buffers = BufferPool(max(decoded_bytes // 4, _LEAST_IDLE_BYTES))
     parts = Parts(
-        stack=TierStack(tiers, codec, buffers, holds.hold, wishes.quota, queue_bytes, policy),
+        stack=TierStack(tiers, codec, buffers, holds.hold, wishes.quota, queue_bytes, policy, wishes.save),
         decoded=DecodedCache(decoded_bytes, holds.leased),
         holds=holds,
         wishes=wishes,

@@ -21,6 +21,7 @@ from store.residency.eviction import HoldOf, Policy, lru
 from store.tiers.health import Health
 from store.tiers.protocol import Tier
 from store.tiers.quota import make_room
+from store.tiers.serial import Work
 from store.writer import Job, WriteBehind
 
 _log = logging.getLogger(__name__)
@@ -54,10 +55,11 @@ class TierStack(Generic[E]):
         quota: Callable[[str], int | None],
         queue_bytes: int,
         policy: Policy = lru,
+        chore: Work = lambda: None,
     ) -> None:
         self.tiers = tuple(tiers)
         self.health = Health()
-        self.writer: WriteBehind[Slot[E]] = WriteBehind(queue_bytes)
+        self.writer: WriteBehind[Slot[E]] = WriteBehind(queue_bytes, chore)
         self._codec = codec
         self._buffers = buffers
         self._hold = hold

@@ -88,6 +88,7 @@ class TieredStore(Generic[E]):
         self._codec = codec
         self._clock = parts.clock
         self._holds = parts.holds
+        self._wishes = parts.wishes
         self._buffers = parts.buffers
         self._decoded = parts.decoded
         self._flights: Flights[_Found[E]] = parts.flights
@@ -130,6 +131,7 @@ class TieredStore(Generic[E]):
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was queued is written; False if `timeout` seconds did not suffice."""
+        self._wishes.save()
         return self._stack.flush(timeout)
 
     def close(self, timeout: float = 30.0) -> None:
@@ -138,6 +140,7 @@ class TieredStore(Generic[E]):
             return
         self._closed = True
         self._stack.close(timeout)
+        self._wishes.save()
         self._decoded.clear()
 
     def _attempt(self, ask: _Ask[E]) -> _Found[E] | None:

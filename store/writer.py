@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from store.errors import TierUnavailable
+from store.tiers.serial import SerialThread, Work
+
 S = TypeVar("S")
 _log = logging.getLogger(__name__)
+
+_CHORE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,28 +30,30 @@ class Job(Generic[S]):
 
 
 class WriteBehind(Generic[S]):
-    """A queue bounded by bytes and one thread. Offering never blocks."""
+    """A queue bounded by bytes and one thread, which also does `chore` about every second. Offering never blocks."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, chore: Work = lambda: None) -> None:
         self._budget = budget
         self._jobs: deque[Job[S]] = deque()
         self._running: Job[S] | None = None
         self._bytes = 0
         self._condition = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._pid = 0
+        self._serial = SerialThread("store-write-behind", chore, _CHORE_SECONDS)
         self._closed = False
 
+    def start(self) -> None:
+        """Have the chore done from now on."""
+        self._serial.start()
+
     def offer(self, job: Job[S]) -> bool:
-        """Queue it; False if the queue is full or closed. A job alone in the queue is always taken."""
+        """Queue it; False if the queue is full or closed, or the system has no thread to give. A job alone in the queue
+        is always taken."""
         with self._condition:
             full = self._bytes > 0 and self._bytes + job.nbytes > self._budget
-            if self._closed or full:
+            if self._closed or full or not self._posted():
                 return False
             self._jobs.append(job)
             self._bytes += job.nbytes
-            self._start()
-            self._condition.notify_all()
             return True
 
     def pending(self, digest: bytes) -> S | None:
@@ -90,42 +95,34 @@ class WriteBehind(Generic[S]):
 
     def close(self, timeout: float) -> None:
         """Take no more, write what is queued for at most `timeout` seconds and drop the rest."""
-        deadline = time.monotonic() + timeout
         with self._condition:
             self._closed = True
-        self.flush(timeout)
+        ended = self.flush(timeout)
         with self._condition:
             if self._jobs:
                 _log.warning("%d queued records were not written", len(self._jobs))
             self._jobs.clear()
             self._condition.notify_all()
-            thread = self._thread if self._pid == os.getpid() else None
-        if thread is not None:
-            thread.join(max(1.0, deadline - time.monotonic()))
+        # Who has not come to an end by now is left behind.
+        self._serial.close(None if ended else 1.0)
 
-    def _start(self) -> None:
-        if self._thread is None or self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._thread = threading.Thread(target=self._loop, name="store-write-behind", daemon=True)
-            self._thread.start()
+    def _posted(self) -> bool:
+        try:
+            return self._serial.post(self._run_next)
+        except TierUnavailable as error:
+            _log.error("nothing can be written: %s", error)
+            return False
 
-    def _loop(self) -> None:
-        while (job := self._next()) is not None:
-            try:
-                job.run()
-            except Exception:
-                _log.exception("write-behind failed")
-            finally:
-                with self._condition:
-                    self._running = None
-                    self._bytes -= job.nbytes
-                    self._condition.notify_all()
-            del job
-
-    def _next(self) -> Job[S] | None:
+    def _run_next(self) -> None:
+        """One job; none where it was cancelled, as each job offered has a turn."""
         with self._condition:
-            self._condition.wait_for(lambda: self._jobs or self._closed)
             if not self._jobs:
-                return None
-            self._running = self._jobs.popleft()
-            return self._running
+                return
+            job = self._running = self._jobs.popleft()
+        try:
+            job.run()
+        finally:
+            with self._condition:
+                self._running = None
+                self._bytes -= job.nbytes
+                self._condition.notify_all()

@@ -132,17 +132,24 @@ class StoreAdmin(Generic[E]):
 
     def pin(self, key: str, seconds: float | None) -> bool:
         """Keep an entry: for `seconds` it is evicted only when nothing else is left, with None never. False
-        if it is nowhere. Raises WishesNotSaved."""
+        if it is nowhere. Raises WishesFull."""
         digest = _digest_of(key)
         if digest is None or self.entry(key) is None:
             return False
         self._wishes.pin(digest, None if seconds is None else self._clock() + seconds)
+        # Any request may ask for a soft pin: it waits for no disk.
+        if seconds is None:
+            self._wishes.save()
+        else:
+            self._stack.writer.start()
         return True
 
     def unpin(self, key: str) -> bool:
-        """False if it was not pinned. Raises WishesNotSaved."""
+        """False if it was not pinned."""
         digest = _digest_of(key)
-        return digest is not None and self._wishes.unpin(digest)
+        found = digest is not None and self._wishes.unpin(digest)
+        self._wishes.save()
+        return found
 
     def quotas(self) -> tuple[QuotaInfo, ...]:
         """Tenants with a quota, by name, with what they hold."""
@@ -155,8 +162,9 @@ class StoreAdmin(Generic[E]):
 
     def set_quota(self, tenant: str, nbytes: int | None) -> None:
         """Limit what a tenant may hold in each tier, from its next write on; None lifts it. Raises
-        WishesNotSaved."""
+        WishesFull."""
         self._wishes.set_quota(tenant, nbytes)
+        self._wishes.save()
 
     def verify(self) -> Iterator[VerifyProgress]:
         """Read and check every record of every tier, in steps of one; what is damaged is removed."""

@@ -44,7 +44,7 @@ class Stand:
             BlobCodec(),
             decoded,
             queue_bytes=queue,
-            wishes=Wishes(self.path / "wishes.json"),
+            wishes=Wishes(self.path / "wishes.json", self.clock),
             clock=self.clock,
             **self.options,
         )

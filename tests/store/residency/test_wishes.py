@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from pathlib import Path
 
 import pytest
 
 from store.records.keys import part_of
-from store.residency.wishes import Wishes, WishesNotSaved
+from store.residency.wishes_file import Saved, WishesFile
 from store.types import EntryFilter
+from tests.service.serving import eventually
 from tests.store.samples import key_of
 from tests.store.stand import Stand
 
@@ -63,20 +66,39 @@ class TestPins:
         stand.admin.pin(key_of(1).hex, None)
         assert stand.admin.delete(key_of(1).hex)
 
-    def test_unreadable_wishes_are_reported_and_do_not_stop_the_start(self, tmp_path: Path) -> None:
-        (tmp_path / "store").mkdir()
-        (tmp_path / "store" / "wishes.json").write_text('{"pins": [')
-        stand = Stand(tmp_path / "store")
-        assert stand.outcome(1) == ("miss", None)
-        assert any("pins and quotas" in problem for problem in stand.admin.stats().degraded)
-        stand.close()
+    def test_a_request_s_pin_waits_for_no_disk(self, stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is in force at once, and written by the writer's thread."""
+        writers: list[str] = []
+        write = WishesFile.write
 
-    def test_wishes_that_cannot_be_saved_say_so(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_bytes(b"")
-        wishes = Wishes(tmp_path / "file" / "wishes.json")
-        with pytest.raises(WishesNotSaved):
-            wishes.set_quota("acme", 5)
-        assert wishes.quota("acme") == 5
+        def watched(file: WishesFile, saved: Saved) -> None:
+            write(file, saved)
+            writers.append(threading.current_thread().name)
+
+        monkeypatch.setattr(WishesFile, "write", watched)
+        stand.outcome(1)
+        assert stand.admin.pin(key_of(1).hex, 60.0)
+        assert stand.admin.evict(EntryFilter()).skipped_pinned == 1
+        eventually(lambda: bool(writers), "the pin is written")
+        assert writers == ["store-write-behind"]
+        (saved,) = json.loads((stand.path / "wishes.json").read_text())["pins"]
+        assert saved == key_of(1).hex
+
+    def test_what_an_operator_asks_for_is_written_when_it_is_answered(self, stand: Stand) -> None:
+        stand.outcome(1)
+        file = stand.path / "wishes.json"
+        stand.admin.pin(key_of(1).hex, None)
+        assert json.loads(file.read_text())["pins"] == {key_of(1).hex: None}
+        stand.admin.set_quota("acme", 77)
+        assert json.loads(file.read_text())["quotas"] == {"acme": 77}
+        stand.admin.unpin(key_of(1).hex)
+        assert json.loads(file.read_text())["pins"] == {}
+
+    def test_a_pin_outlives_a_store_that_is_closed_at_once(self, stand: Stand) -> None:
+        stand.outcome(1)
+        stand.admin.pin(key_of(1).hex, 60.0)
+        stand.reopen()
+        assert stand.admin.evict(EntryFilter()).skipped_pinned == 1
 
 
 class TestQuotas:
