@@ -57,6 +57,7 @@ ERROR_TABLE: Final[Mapping[str, ErrorKind]] = {
     # the engine (see engine.errors)
     "invalid_prompt": _INVALID,
     "invalid_sampling": _INVALID,
+    "invalid_constraint": _INVALID,
     "context_length_exceeded": _INVALID,
     "unknown_policy": _INVALID,
     "invalid_refresh_ratio": _INVALID,

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse
 from engine.messages import CacheOptions, Finished, GenerateRequest, Sampling, TextDelta, TokenLogprob
 from service.chat.answer import AnswerFrame, server_timing, x_cache
 from service.chat.conversation import read_conversation
+from service.chat.form_schemas import constraint_of
 from service.chat.generation import Generation
 from service.chat.schemas import ChatRequest
 from service.context import Services
@@ -163,6 +164,7 @@ def _sampling(chat: ChatRequest) -> Sampling:
         logit_bias=tuple((int(token), value) for token, value in (chat.logit_bias or {}).items()),
         logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
         seed=chat.seed,
+        constraint=constraint_of(chat.response_format, chat.structured_outputs),
         stop=(chat.stop,) if isinstance(chat.stop, str) else tuple(chat.stop or ()),
     )
 

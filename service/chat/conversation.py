@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.messages import ImagePart, Message, Part, Role, TextPart
-from service.chat.schemas import (
+from service.chat.message_schemas import (
     MAX_TEXT,
     Base64Source,
     Block,
     ChatMessage,
-    ChatRequest,
     ImageBlock,
     ImageUrlBlock,
     InputImageBlock,
     TextBlock,
 )
+from service.chat.schemas import ChatRequest
 from service.errors import RequestError
 from service.images.reference import ImageReference, PlacedImage
 

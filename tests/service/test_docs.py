@@ -7,7 +7,8 @@ from pathlib import Path
 
 import httpx
 
-from service.chat.schemas import UNSUPPORTED, CacheControls, ChatRequest
+from service.chat.cache_schemas import CacheControls
+from service.chat.schemas import UNSUPPORTED, ChatRequest
 from service.errors import ERROR_TABLE
 from service.settings import Settings
 

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import EngineError
-from service.chat.schemas import MAX_TEXT, UNSUPPORTED, ChatRequest
+from service.chat.message_schemas import MAX_TEXT
+from service.chat.schemas import UNSUPPORTED, ChatRequest
 from service.errors import ERROR_TABLE, RequestError
 from service.http.json_reader import JsonLimits, JsonReader
 from service.http.validation import validated
@@ -42,10 +43,35 @@ CASES: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "early": (user("x", priority=-101), "invalid_request", "priority"),
     "half a priority": (user("x", priority=0.5), "invalid_request", "priority"),
     "tools": (user("x", tools=[{"type": "function"}]), "unsupported_parameter", "tools"),
-    "json mode": (
-        user("x", response_format={"type": "json_object"}),
-        "unsupported_parameter",
+    "a form of another kind": (
+        user("x", response_format={"type": "grammar"}),
+        "invalid_request",
         "response_format",
+    ),
+    "a schema without a name": (
+        user("x", response_format={"type": "json_schema", "json_schema": {"schema": {}}}),
+        "missing_parameter",
+        "response_format.json_schema.name",
+    ),
+    "an endless schema": (
+        user("x", structured_outputs={"json": {"description": "x" * 200_000}}),
+        "invalid_request",
+        "structured_outputs.json",
+    ),
+    "two forms at once": (
+        user("x", structured_outputs={"regex": "a", "choice": ["b"]}),
+        "invalid_request",
+        "structured_outputs",
+    ),
+    "two forms in two words": (
+        user("x", structured_outputs={"regex": "a"}, response_format={"type": "json_object"}),
+        "invalid_request",
+        "structured_outputs",
+    ),
+    "a choice of nothing": (
+        user("x", structured_outputs={"choice": []}),
+        "invalid_request",
+        "structured_outputs.choice",
     ),
     "top_logprobs alone": (user("x", top_logprobs=3), "invalid_request", "top_logprobs"),
     "many top_logprobs": (user("x", logprobs=True, top_logprobs=21), "invalid_request", "top_logprobs"),

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from engine.messages import ImagePart, TextPart
-from service.chat.schemas import MAX_TEXT
+from service.chat.message_schemas import MAX_TEXT
 from tests.service.asking import QUESTION, RED, ask, refused, user
 from tests.service.fake_engine import FakeEngine, accepted, finished
 from tests.service.images.pictures import data_url, plain
