@@ -271,7 +271,7 @@ class ShadowStats:
 class ChainStats:
     """The chains in memory: how many segments and bytes, and how many of them are about to be read. Of `requests` that
     looked for a chain `matched` found one; `exact_tokens` and `refreshed_tokens` are what they did not compute again.
-    `evictions` are segments by reason."""
+    `evictions` are segments by reason. `finished` chains became exact in idle time, by `refined_rows` computed."""
 
     segments: int = 0
     bytes: int = 0
@@ -282,6 +282,8 @@ class ChainStats:
     exact_tokens: int = 0
     refreshed_tokens: int = 0
     evictions: Mapping[str, int] = field(default_factory=dict)
+    finished: int = 0
+    refined_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

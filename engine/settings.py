@@ -41,10 +41,13 @@ class Limits:
     """Requests that may queue and that may hold KV at a time, and the bytes of KV that all of them may hold (None: a
     share of what the device has, see `engine.serving.build`). `refined_rows`: prompt rows that one decode round
     computes anew for all of its requests together; one that asks for more has a round with those that ask for none.
-    `chain_bytes` of the KV at most hold chains, as long as no request needs them (0: none are kept)."""
+    `chain_bytes` of the KV at most hold chains, as long as no request needs them (0: none are kept).
+    `refine_idle`: a chain that is not exact is finished in idle time if it was used again, or for so many seconds after
+    its use (0: never)."""
 
     waiting: int = 256
     running: int = 8
     bytes: int | None = None
     refined_rows: int = 512
     chain_bytes: int = 0
+    refine_idle: float = 0.0

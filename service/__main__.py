@@ -62,12 +62,21 @@ def store_settings(settings: Settings) -> StoreSettings:
     )
 
 
+def worker_limits(settings: Settings) -> Limits:
+    return Limits(
+        waiting=settings.max_queue,
+        running=settings.max_running,
+        bytes=settings.kv_bytes,
+        chain_bytes=settings.chain_bytes,
+        refine_idle=settings.refine_idle,
+    )
+
+
 def start_client(settings: Settings) -> EngineClient:
     """Load the model and open the store, in a supervised process or on a thread of this one."""
-    limits = Limits(
-        settings.max_queue, settings.max_running, settings.kv_bytes, chain_bytes=settings.chain_bytes
+    launch = Launch(
+        model_settings(settings), store_settings(settings), worker_limits(settings), settings.shadow_share
     )
-    launch = Launch(model_settings(settings), store_settings(settings), limits, settings.shadow_share)
     if settings.worker == "process":
         command = [sys.executable, "-m", "service", "worker"]
         client = ProcessClient(command, launch, settings.stall_after, settings.upload_cache_bytes)

@@ -117,6 +117,7 @@ class Settings(BaseSettings):
     worker: Literal["process", "thread"] = "process"
     chain_bytes: ByteSize = ByteSize(GIB)
     chain: Literal["auto", "exact", "off"] = "auto"
+    refine_idle: Annotated[float, Field(ge=0)] = 300.0
     shadow_share: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     # the store

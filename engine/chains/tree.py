@@ -25,6 +25,7 @@ class Chains:
     def __init__(self, budget: int, clock: Callable[[], float] = time.time) -> None:
         self.budget = budget
         self._room = budget
+        self._epoch = 0
         self._clock = clock
         self._held: OrderedDict[tuple[str, bytes], Held] = OrderedDict()
         self._texts: dict[tuple[str, bytes], list[Held]] = defaultdict(list)
@@ -34,9 +35,19 @@ class Chains:
         self._evicted: Counter[str] = Counter()
         self._lock = threading.RLock()
 
-    def find(self, content: Content, length: int, recipe: str | None) -> Match:
+    @property
+    def room(self) -> int:
+        """Bytes that may be held now."""
+        return self._room
+
+    @property
+    def epoch(self) -> int:
+        """Grows when chains are cleared: what began before is not kept any more."""
+        return self._epoch
+
+    def find(self, content: Content, length: int, recipe: str | None, count: bool = True) -> Match:
         """The longest chain that the first `length` slots begin with, leased until `release`. Segments of quality
-        `recipe` serve beside exact ones; None: exact ones only."""
+        `recipe` serve beside exact ones; None: exact ones only. `count`: a request asks."""
         if not self.budget:
             return NO_MATCH
         with self._lock:
@@ -46,7 +57,8 @@ class Chains:
                 self._use(part.held)
             exact = next((i for i, part in enumerate(taken) if part.held.quality != EXACT), len(taken))
             match = Match(tuple(taken[:exact]), tuple(taken[exact:]))
-            self._count(match)
+            if count:
+                self._count(match)
             return match
 
     def release(self, match: Match) -> None:
@@ -55,12 +67,12 @@ class Chains:
             for part in (*match.head, *match.rest):
                 part.held.leases -= 1
 
-    def keep(self, content: Content, computed: Computed, recipe: str | None) -> None:
-        """Hold copies of what a request computed; what is not exact is held as `recipe`, or not at all where there is
-        none. What does not fit ends it: chains have no gaps."""
-        if not self.budget:
-            return
+    def keep(self, content: Content, computed: Computed, recipe: str | None, since: int) -> None:
+        """Hold copies of what was computed; what is not exact is held as `recipe`, or not at all where there is none.
+        What does not fit ends it: chains have no gaps. Nothing is held where the epoch is not `since` any more."""
         with self._lock:
+            if not self.budget or since != self._epoch:
+                return
             path: list[Held] = []
             for segment in segments_of(content, len(computed.fresh)):
                 quality = computed.quality(segment, recipe)
@@ -69,7 +81,7 @@ class Chains:
                 held = self._already(content, segment, quality, computed.wanted(segment))
                 if held is None:
                     held = computed.held(content, segment, quality, self._clock())
-                    if not self._add(held, path):
+                    if not self._add(held, recipe, path):
                         break
                 path.append(held)
             for held in reversed(path):
@@ -84,6 +96,7 @@ class Chains:
     def clear(self, tenant: str | None = None) -> EvictResult:
         """Drop all chains, or all of one tenant (with the parts of his space), but those in use."""
         with self._lock:
+            self._epoch += 1
             every = list(self._held.values())
             theirs = [held for held in every if tenant in (None, held.tenant, owner(held.tenant))]
             dropped = [held for held in theirs if not held.leases]
@@ -143,9 +156,9 @@ class Chains:
         longer = self._texts.get((quality, segment.before), ())
         return next((other for other in longer if common_head(ids, other.ids) == len(ids)), None)
 
-    def _add(self, held: Held, path: Sequence[Held]) -> bool:
+    def _add(self, held: Held, recipe: str | None, path: Sequence[Held]) -> bool:
         """Take a segment in, in the place of what it outdoes; False if there is no room for it."""
-        for outdone in self._outdone_by(held):
+        for outdone in self._outdone_by(held, recipe):
             self._drop(outdone, "outdone")
         self._shrink(self._room - held.nbytes, path)
         if self._bytes + held.nbytes > self._room:
@@ -156,15 +169,20 @@ class Chains:
             self._texts[held.quality, held.segment.before].append(held)
         return True
 
-    def _outdone_by(self, held: Held) -> list[Held]:
-        """The same segment with fewer rows, and a shorter text with the same beginning."""
-        same = self._held.get(held.key)
+    def _outdone_by(self, held: Held, recipe: str | None) -> list[Held]:
+        """The same segment with fewer rows or as `recipe` left it, and a shorter text with the same beginning."""
+        same = [
+            self._held.get((quality, held.segment.name))
+            for quality in (held.quality, recipe)
+            if quality is not None
+        ]
         shorter = [
             other
             for other in self._texts.get((held.quality, held.segment.before), ())
             if common_head(held.ids, other.ids) == len(other.ids)
         ]
-        return [other for other in ([same] if same else []) + shorter if not other.leases]
+        outdone = dict.fromkeys([other for other in same if other is not None] + shorter)
+        return [other for other in outdone if not other.leases]
 
     def _shrink(self, nbytes: int, path: Sequence[Held]) -> None:
         """Evict, least recently used first, until `nbytes` are held; what is leased or in `path` stays."""

@@ -14,17 +14,15 @@ from engine.passes.attention import by_order
 from engine.passes.forward import Work, run_rows
 from engine.passes.kv import RequestKV
 from engine.passes.rows import PromptRows
+from engine.prompt.layout import PromptLayout
 
 
 class Refiner:
-    """Begins at the first image that may differ from full prefill (`exact` says span by span which may not): what
-    stands before it sees nothing stale. `refined` counts the rows computed so far, from slot `start` on."""
+    """Begins at slot `start`, before which all is exact. `refined` counts the rows computed so far."""
 
-    def __init__(self, family: Family, rows: PromptRows, exact: Sequence[bool], work: Work) -> None:
+    def __init__(self, family: Family, rows: PromptRows, start: int, work: Work) -> None:
         self._family, self._rows, self._work = family, rows, work
-        layout = rows.layout
-        stale = (span.start for span, kept in zip(layout.spans, exact, strict=True) if not kept)
-        self.start = self._next = min(stale, default=layout.length)
+        self.start = self._next = start
         self.refined = 0
 
     @property
@@ -41,3 +39,10 @@ class Refiner:
         run_rows(self._family, kv, rows, by_order(rows.slots, self._family.shape.group), self._work)
         self._next += len(slots)
         self.refined += len(slots)
+
+
+def first_stale(layout: PromptLayout, exact: Sequence[bool]) -> int:
+    """Where the first image begins that may differ from full prefill (`exact` says span by span which may not): what
+    stands before it sees nothing stale."""
+    stale = (span.start for span, kept in zip(layout.spans, exact, strict=True) if not kept)
+    return min(stale, default=layout.length)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,7 +15,8 @@ from engine.messages import ImageInput
 from engine.passes.kv import RequestKV
 from engine.passes.refresh import Prefilled
 from engine.policies.choice import Choice
-from engine.prompt.layout import PromptLayout
+from engine.prompt.layout import PromptLayout, positions_of
+from engine.serving.refinement import Unfinished
 from engine.serving.runtime import Runtime
 
 
@@ -30,6 +33,8 @@ class Chaining:
     ) -> None:
         self._runtime, self._choice, self._layout = runtime, choice, layout
         digests = tuple(images[span.image].digest for span in layout.spans)
+        self._keys = tuple(runtime.key(tenant, images[span.image]) for span in layout.spans)
+        self._since = runtime.chains.epoch
         self._content = Content(runtime.chain_root(tenant), tenant, layout.ids, layout.spans, digests)
         self._recipe = recipe_of(choice) if choice.chain == "auto" else None
         self._exact, self._answers_exactly, self._fresh = 0, False, np.empty(0, dtype=bool)
@@ -63,14 +68,32 @@ class Chaining:
 
     def keep(self, kv: RequestKV, answer: Sequence[int]) -> None:
         """Hold the prompt and `answer`, the tokens behind it whose rows are in `kv`; nothing before `prefilled`."""
-        if not self._choice.keeps_chains or not len(self._fresh):
+        if not self._keeps:
             return
-        content, whole = self._content, np.ones(len(answer), dtype=bool)
-        ids = np.concatenate((content.ids, np.asarray(answer, dtype=np.int64)))
-        said = Content(content.root, content.tenant, ids, content.spans, content.digests)
-        fresh: Mask = np.concatenate((self._fresh, whole))
+        fresh: Mask = np.concatenate((self._fresh, np.ones(len(answer), dtype=bool)))
         exact = len(fresh) if self._answers_exactly else self._exact
-        self._runtime.chains.keep(said, Computed(kv.keys, kv.values, exact, fresh), self._recipe)
+        computed = Computed(kv.keys, kv.values, exact, fresh)
+        self._runtime.chains.keep(self._with(answer), computed, self._recipe, self._since)
+
+    def unfinished(self, answer: Sequence[int]) -> Unfinished | None:
+        """What is left to make exact, where anything is."""
+        layout = self._layout
+        if not self._keeps or self._answers_exactly:
+            return None
+        content = self._with(answer)
+        positions, following = positions_of(len(content.ids), layout.spans)
+        whole = replace(layout, ids=content.ids, positions=positions, next_position=following)
+        again = any(span.stop <= self.match.length for span in layout.spans)
+        now = time.monotonic()
+        return Unfinished(content, whole, self._keys, self._recipe, again, self._since, now)
+
+    @property
+    def _keeps(self) -> bool:
+        return self._choice.keeps_chains and len(self._fresh) > 0
+
+    def _with(self, answer: Sequence[int]) -> Content:
+        ids = np.concatenate((self._content.ids, np.asarray(answer, dtype=np.int64)))
+        return replace(self._content, ids=ids)
 
     def chained(self) -> tuple[int, ...]:
         """How many visual tokens of each span the chain had."""

@@ -21,11 +21,12 @@ from engine.messages import Finished, GenerateRequest, ImageInput, KvReport, Tex
 from engine.passes.compile import compile_image, entry_layout
 from engine.passes.decode import Decoder
 from engine.passes.forward import Work
-from engine.passes.refine import Refiner
+from engine.passes.refine import Refiner, first_stale
 from engine.passes.refresh import Prefill, Prefilled, slots_needed
 from engine.policies.choice import Choice
 from engine.prompt.layout import ImageSpan, PromptLayout
 from engine.serving.chaining import Chaining
+from engine.serving.refinement import Unfinished
 from engine.serving.runtime import Runtime
 from engine.tracing import record_phases
 from store.errors import StoreError
@@ -178,9 +179,11 @@ class Generation:
         if self.decoder is not None:
             if self._refiner is not None:
                 self._chaining.refined(self._refiner.start, self._refiner.refined)
-            # The token drawn last has no row yet.
-            answer = self._drawn[: self.decoder.slot - self._prepared.layout.length]
-            self._chaining.keep(self.decoder.kv, answer)
+            self._chaining.keep(self.decoder.kv, self._answered())
+
+    def unfinished(self) -> Unfinished | None:
+        """What is left to make exact of what it has kept."""
+        return None if self.decoder is None else self._chaining.unfinished(self._answered())
 
     def close(self) -> None:
         """Give back leases and KV. Safe at any time, more than once."""
@@ -188,6 +191,11 @@ class Generation:
         if self.decoder is not None:
             self._runtime.pool.give_back(self.decoder.kv)
             self.decoder = None
+
+    def _answered(self) -> list[int]:
+        """Tokens of the answer that have a row: the one drawn last has none yet."""
+        assert self.decoder is not None
+        return self._drawn[: self.decoder.slot - self._prepared.layout.length]
 
     def _release(self) -> None:
         for fetched in self._fetched.values():
@@ -254,7 +262,8 @@ class Generation:
         entries = [None if one is None else one.entry for one in fetched]
         prefilled = prefill.reuse(entries, choice.policy, choice.ratio)
         if choice.refine:
-            self._refiner = Refiner(runtime.family, prefill.prompt_rows, prefilled.exact, self.work)
+            start = first_stale(layout, prefilled.exact)
+            self._refiner = Refiner(runtime.family, prefill.prompt_rows, start, self.work)
         return prefilled
 
     def _span_digests(self) -> list[bytes]:

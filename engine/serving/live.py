@@ -12,6 +12,7 @@ from engine.messages import Accepted, Failed
 from engine.passes.decode import decode_step
 from engine.serving.generation import Generation, Prepared
 from engine.serving.outbox import Emit, Outbox
+from engine.serving.refinement import Refinement
 from engine.serving.runtime import Runtime
 from engine.serving.scheduler import Arrival, Scheduler
 from engine.serving.shadow import Shadow
@@ -42,11 +43,12 @@ class LiveRequests:
         runtime: Runtime,
         scheduler: Scheduler,
         shadow: Shadow,
+        refinement: Refinement,
         outbox: Outbox,
         progress: Callable[[], None],
     ) -> None:
         self._runtime, self._scheduler, self._shadow, self._outbox = runtime, scheduler, shadow, outbox
-        self._progress = progress
+        self._refinement, self._progress = refinement, progress
         self._live: dict[str, _Live] = {}
         self._unkept: list[str] = []
 
@@ -129,7 +131,7 @@ class LiveRequests:
         show = partial(self._outbox.note, live.emit)
         live.generation = Generation(self._runtime, live.prepared, show, self._progress)
         live.pieces = live.generation.prefill()
-        self._share_memory()
+        self.share_memory()
         return live.pieces
 
     def _settle(self, live: _Live) -> None:
@@ -180,13 +182,20 @@ class LiveRequests:
         self._scheduler.end(request)
         if live.generation is not None:
             _keep(request, live.generation)
+            unfinished = live.generation.unfinished()
+            if unfinished is not None:
+                self._refinement.offer(unfinished)
             live.generation.close()
-        self._share_memory()
+        self.share_memory()
 
-    def _share_memory(self) -> None:
-        """Chains have what running requests leave."""
-        limit = self._scheduler.limit
-        self._runtime.chains.leave_room(None if limit is None else limit - self._scheduler.bytes)
+    def share_memory(self) -> None:
+        """Running requests have theirs, the refinement of a chain what these leave, and chains the rest."""
+        if self._scheduler.limit is None:
+            return
+        left = self._scheduler.limit - self._scheduler.bytes
+        if self._refinement.bytes > left:
+            self._refinement.pause()
+        self._runtime.chains.leave_room(left - self._refinement.bytes)
 
 
 def _keep(request: str, generation: Generation) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import replace
 
 import torch
 
@@ -13,6 +14,7 @@ from engine.messages import WORKER_DOWN, EngineStatus, Failed, GenerateRequest
 from engine.serving.entrance import Abort, Arrived, Entrance, Wake, stopping, taken
 from engine.serving.live import LiveRequests
 from engine.serving.outbox import Emit, Outbox
+from engine.serving.refinement import Refinement
 from engine.serving.runtime import Runtime
 from engine.serving.scheduler import DecodeRound, PrefillPiece, Scheduler
 from engine.serving.shadow import Shadow
@@ -34,7 +36,10 @@ class Worker:
         self._shadow = Shadow(runtime, shadow_share)
         self._outbox = Outbox()
         self._entrance = Entrance(runtime, self._refusal)
-        self._live = LiveRequests(runtime, self._scheduler, self._shadow, self._outbox, self._note_progress)
+        self._refinement = Refinement(runtime, self._limits.refine_idle, self._note_progress)
+        self._live = LiveRequests(
+            runtime, self._scheduler, self._shadow, self._refinement, self._outbox, self._note_progress
+        )
         self._stop_at: float | None = None
         self._progress = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="conduit-worker", daemon=True)
@@ -78,7 +83,11 @@ class Worker:
             self._scheduler.running,
             self._shadow.stats,
             () if refused is None else (f"reuse is refused, all is computed: {refused}",),
-            self.runtime.chains.stats(),
+            replace(
+                self.runtime.chains.stats(),
+                finished=self._refinement.finished,
+                refined_rows=self._refinement.refined_rows,
+            ),
         )
 
     def _refusal(self, request: str, entering: int) -> EngineError | None:
@@ -107,6 +116,7 @@ class Worker:
         finally:
             self._entrance.close()
             self._live.end_all(stopping())
+            self._refinement.pause()
             self._outbox.tell()
 
     def _is_over(self) -> bool:
@@ -119,7 +129,7 @@ class Worker:
 
     def _read_messages(self) -> None:
         """Take all messages; wait for one when there is nothing to do."""
-        idle = self._live.empty and self._shadow.idle and self._stop_at is None
+        idle = self._live.empty and self._shadow.idle and self._refinement.idle and self._stop_at is None
         for message in self._entrance.messages(IDLE_SECONDS if idle else 0.0):
             match message:
                 case Arrived():
@@ -146,7 +156,13 @@ class Worker:
                 self._live.prefill_piece(request)
             case DecodeRound(requests):
                 self._live.decode(requests)
-            case None if not self._shadow.idle and self._stop_at is None:
-                self._shadow.step()
-            case None:
-                pass
+            case None if self._stop_at is None:
+                self._do_idly()
+
+    def _do_idly(self) -> None:
+        """A piece of what nobody waits for."""
+        if not self._shadow.idle:
+            self._shadow.step()
+        elif not self._refinement.idle:
+            self._refinement.step()
+            self._live.share_memory()

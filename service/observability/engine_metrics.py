@@ -51,6 +51,8 @@ def _chains(chains: ChainStats) -> Iterator[Metric]:
     yield _gauge("chain_leases", "Segments about to be read.", chains.leases)
     yield _counter("chain_requests", "Requests that looked for a chain.", chains.requests)
     yield _counter("chain_matches", "Of those, requests that found one.", chains.matched)
+    yield _counter("chain_finished", "Chains that became exact in idle time.", chains.finished)
+    yield _counter("chain_refined_rows", "Rows computed for that.", chains.refined_rows)
     evicted = CounterMetricFamily(
         "conduit_chain_evictions", "Segments dropped, by reason.", labels=["reason"]
     )

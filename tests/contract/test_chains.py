@@ -59,7 +59,7 @@ def keep(chains: Chains, asked: Asked, chosen: Choice, prefill: Prefill, done: P
     exact = exact_until(asked.layout, prefill.match, done.computed, ())
     fresh = fresh_rows(asked.layout, prefill.match, done.computed)
     computed = Computed(prefill.kv.keys, prefill.kv.values, exact, fresh)
-    chains.keep(content(asked), computed, recipe_of(chosen))
+    chains.keep(content(asked), computed, recipe_of(chosen), chains.epoch)
 
 
 def chained(bench: Bench, policy: AnyPolicy, question: str) -> tuple[Asked, Match, Choice]:

@@ -15,9 +15,8 @@ from demo.pages import Page, encode
 from demo.pages_app import router as demo_pages
 from demo.questions import Example
 from engine.serving.build import Started, start_worker
-from engine.settings import Limits
 from engine.transport.inprocess import InProcessClient
-from service.__main__ import model_settings, store_settings
+from service.__main__ import model_settings, store_settings, worker_limits
 from service.app import create_app
 from service.settings import Settings
 from store.settings import StoreSettings
@@ -60,10 +59,9 @@ class Live:
 
     def __enter__(self) -> Self:
         settings = self._settings
-        limits = Limits(
-            settings.max_queue, settings.max_running, settings.kv_bytes, chain_bytes=settings.chain_bytes
+        started = start_worker(
+            model_settings(settings), self._store(store_settings(settings)), worker_limits(settings)
         )
-        started = start_worker(model_settings(settings), self._store(store_settings(settings)), limits)
         self.started = started
         client = InProcessClient(started.worker, started.store.entries, started.desk, started.info)
         app = create_app(settings, client, extra_routers=[demo_pages])

@@ -32,6 +32,7 @@ def service(model_path: Path, tmp_path: Path) -> Iterator[ServiceProcess]:
     """With budgets that a hundred images fill, so that evictions are part of what is seen."""
     budgets = {
         "memory_bytes": "8MiB",
+        "chain_bytes": "8MiB",
         "decoded_bytes": "8MiB",
         "disk_bytes": "32MiB",
         "url_cache_bytes": "1MiB",

@@ -67,7 +67,7 @@ def keep(
 ) -> None:
     mask = kept.everything if fresh is None else fresh
     computed = Computed(kept.keys, kept.values, kept.length if exact is None else exact, mask)
-    chains.keep(kept.content, computed, recipe)
+    chains.keep(kept.content, computed, recipe, chains.epoch)
 
 
 def find(chains: Chains, asked: Sequence, recipe: str | None = None, length: int | None = None) -> Match:

@@ -10,7 +10,7 @@ import torch
 from engine.messages import Message
 from engine.passes.decode import Decoder, decode_step
 from engine.passes.forward import Work
-from engine.passes.refine import Refiner
+from engine.passes.refine import Refiner, first_stale
 from engine.passes.refresh import Prefill
 from engine.policies.base import AnyPolicy
 from engine.policies.known import make_policy
@@ -31,7 +31,7 @@ def refined(
     asked: Asked, policy: AnyPolicy, count: int, ratio: float = 0.1, steps: int = EVERYTHING
 ) -> tuple[Prefill, Refiner]:
     prefill, found = asked.run(policy, ratio)
-    refiner = Refiner(asked.bench.family, prefill.prompt_rows, found.exact, Work())
+    refiner = Refiner(asked.bench.family, prefill.prompt_rows, first_stale(asked.layout, found.exact), Work())
     while refiner.left and steps:
         refiner.step(prefill.kv, count)
         steps -= 1
