@@ -60,7 +60,10 @@ def _shipped_model(terminal: Terminal, folder: Path) -> None:
     work = folder / "page-reader"
     work.mkdir()
     terminal.paragraph("Starting the service ...")
-    with ServiceProcess(work, model=str(SHIPPED), threads=threads()) as service, _client(service) as client:
+    with (
+        ServiceProcess(work, model=str(SHIPPED), threads=threads(), chain="off") as service,
+        _client(service) as client,
+    ):
         terminal.paragraph(
             f"It runs at {service.url}, its store is empty. Every request is sent a second time with policy full, to "
             "compare. TTFT is the time to the first piece of the answer."
@@ -108,7 +111,10 @@ def _mid_size_model(terminal: Terminal, folder: Path) -> None:
     model = write_random_model(folder / "random-mid-size", MID_SIZE)
     work = folder / "mid-size"
     work.mkdir()
-    with ServiceProcess(work, model=str(model), threads=threads()) as service, _client(service) as client:
+    with (
+        ServiceProcess(work, model=str(model), threads=threads(), chain="off") as service,
+        _client(service) as client,
+    ):
         terminal.paragraph(
             f"{MID_SIZE.layers} layers, hidden {MID_SIZE.hidden}, {PAGES} pages of {MID_EDGE} x {MID_EDGE} pixels. Its "
             "answers mean nothing and are not shown; its times are real."

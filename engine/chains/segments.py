@@ -23,7 +23,7 @@ _DOMAIN = b"conduit/chain/1"
 _IMAGE = struct.pack("<q", -1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Content:
     """What a sequence is made of. `root` (see `root_of`) is whose it is, `ids` [slots] its tokens, `digests` the
     canonical pixel digest of the image in each of `spans`."""

@@ -30,7 +30,7 @@ PIECE_ROWS = 128
 MOST_WAITING = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Unfinished:
     """A prompt and its answer that are not exact to their end. `layout` covers both, `keys` name the entries of its
     spans. `again`: it went on from a chain that had images, so it is not the first use of them. `since` is the state of
@@ -77,13 +77,11 @@ class Refinement:
 
     def step(self) -> None:
         """Do one piece. What fails is logged and dropped: it must never disturb the service."""
-        if self._pieces is None:
-            self._running = self._choose()
-            if self._running is None:
-                return
-            self._pieces = self._finish(self._running)
         try:
-            if next(self._pieces, self) is self:
+            if self._pieces is None:
+                self._running = self._choose()
+                self._pieces = None if self._running is None else self._finish(self._running)
+            if self._pieces is not None and next(self._pieces, self) is self:
                 self._pieces = None
         except Exception:
             log.exception("a chain could not be finished")

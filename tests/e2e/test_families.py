@@ -19,13 +19,13 @@ def test_promise_2_holds_for_a_family_with_text_inside_its_images(architecture: 
     model = write_random_family(tmp_path / "model", architecture)
     example = make_example(np.random.default_rng(3), "system", 2)
     with Live(tmp_path / "store", model) as live:
-        cold = live.ask(example)
-        warm = live.ask(example)
-        full = live.ask(example, policy="full")
-        whole = live.ask(example, refresh_ratio=1.0)
+        cold = live.ask(example, chain="off")
+        warm = live.ask(example, chain="off")
+        full = live.ask(example, policy="full", chain="off")
+        whole = live.ask(example, refresh_ratio=1.0, chain="off")
         live.flush()
         live.restart()
-        later = live.ask(example)
+        later = live.ask(example, chain="off")
     assert {outcome for outcome, _ in tiers(cold)} == {"miss"}
     assert {outcome for outcome, _ in tiers(warm) | tiers(later)} == {"hit"}
     assert tokens(cold) == tokens(warm) == tokens(later)

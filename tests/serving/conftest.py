@@ -15,7 +15,9 @@ from tests.serving.crowd import CONTEXT, Service
 def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """One for all tests here: starting it takes longer than most of them."""
     model = write_random_model(tmp_path_factory.mktemp("tiny-serving"), replace(TINY, context=CONTEXT))
-    started = Service(tmp_path_factory.mktemp("serving"), model=str(model), threads="1", drain_timeout="1")
+    # The same question must have the same answer, whoever asked before: without chains.
+    settings = {"model": str(model), "threads": "1", "drain_timeout": "1", "chain": "off"}
+    started = Service(tmp_path_factory.mktemp("serving"), **settings)
     yield started
     started.stop()
 

@@ -272,7 +272,7 @@ def run(minutes: float, seed: int = 0) -> Seen:
     with tempfile.TemporaryDirectory() as name, Server("maxmemory 64mb") as redis:
         folder = Path(name)
         # So little in memory that the tiers below it are read all the time.
-        small = {f"{place}_bytes": str(MIB) for place in ("memory", "decoded")}
+        small = {f"{place}_bytes": str(MIB) for place in ("memory", "decoded", "chain")}
         limits = {**small, "disk_bytes": str(64 * MIB), "redis_bytes": str(32 * MIB), "threads": "1"}
         with Service(folder, redis_url=redis.url, stall_after="10", **limits) as service:
             asked = questions(service.url, QUESTIONS, seed=11, max_tokens=TOKENS)

@@ -198,6 +198,26 @@ def test_so_many_wait_and_no_more(runtime: Runtime) -> None:
     for one in offered:
         refinement.offer(one)
     assert refinement._waiting == offered[3:]
+    finish(refinement)
+    assert refinement.finished == MOST_WAITING
+    assert [exact(runtime, one) == one.layout.length for one in offered] == [False] * 3 + [
+        True
+    ] * MOST_WAITING
+
+
+def test_the_newest_is_finished_first_and_what_was_used_again_before_all(runtime: Runtime) -> None:
+    refinement = Refinement(runtime, 60)
+    offered = [begun(runtime, (said("system", f"Number {i}."), FIRST[1])) for i in range(4)]
+    offered[1] = replace(offered[1], again=True)
+    for one in offered:
+        refinement.offer(one)
+    order: list[int] = []
+    with torch.inference_mode():
+        while not refinement.idle:
+            refinement.step()
+            done = [i for i, one in enumerate(offered) if exact(runtime, one) == one.layout.length]
+            order += [i for i in done if i not in order]
+    assert order == [1, 3, 2, 0]
 
 
 def test_an_image_whose_entry_is_gone_ends_it(runtime: Runtime) -> None:
