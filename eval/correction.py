@@ -20,7 +20,7 @@ from demo.questions import KINDS
 from engine.messages import ImagePart, Message
 from engine.passes.forward import Work
 from engine.passes.kv import RequestKV
-from engine.passes.refine import Refiner
+from engine.passes.refine import Refiner, first_stale
 from engine.passes.refresh import Prefill
 from engine.serving.heap import keep_large_blocks_apart
 from engine.serving.load import weights_fingerprint
@@ -102,7 +102,7 @@ class Answers:
         behind = (layout.length, layout.next_position)
         if not tried.refine:
             return int(would_say(family, kv, found.logits, *behind, answer))
-        refiner = Refiner(family, prefill.prompt_rows, found.exact, Work())
+        refiner = Refiner(family, prefill.prompt_rows, first_stale(layout, found.exact), Work())
         return int(would_say_refining(family, kv, found.logits, *behind, answer, refiner, tried.refine))
 
     def _right_without_pages(self, messages: Sequence[Message], kv: RequestKV, answer: Sequence[int]) -> int:
