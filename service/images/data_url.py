@@ -60,9 +60,10 @@ def _unescaped_piece(piece: bytes) -> bytes:
     escapes = piece.count(b"%")
     if not escapes:
         return piece
-    # Quoted-printable is the same with another sign, and has a decoder that takes a nanosecond a byte.
+    # Quoted-printable is the same with another sign (and soft line breaks), and has a decoder that takes a nanosecond
+    # a byte.
     plain = binascii.a2b_qp(piece.replace(b"=", b"%3D").replace(b"%", b"="))
-    if len(plain) != len(piece) - 2 * escapes:
+    if len(plain) != len(piece) - 2 * escapes or b"%\n" in piece or b"%\r" in piece:
         raise ImageError("invalid_image_url", "its percent-encoding is malformed.")
     return plain
 

@@ -31,7 +31,10 @@ class Decoder:
         async with self._places.place(caller) as place:
             done = asyncio.get_running_loop().run_in_executor(self._threads, work)
             place.keep_until_done(done)
-            return await asyncio.shield(done)
+            try:
+                return await asyncio.shield(done)
+            finally:
+                del done  # it has the error, whose traceback has this frame
 
     def decode(self, data: bytes, left: int) -> ImageInput:
         """The picture in `data`, of at most `left` pixels. Blocks; call it through `run`. Raises `ImageError`."""

@@ -116,7 +116,10 @@ class Fetcher:
         place of who asked."""
         look_up = asyncio.ensure_future(self._hosts.addresses(host_of(url), port_of(url)))
         place.keep_until_done(look_up)
-        return await asyncio.shield(look_up)
+        try:
+            return await asyncio.shield(look_up)
+        finally:
+            del look_up  # it has the error, whose traceback has this frame
 
     @contextlib.asynccontextmanager
     async def _get(

@@ -70,26 +70,20 @@ class ImageLoader:
         """One input a place; places with the same reference share it. The first failure is raised, as an
         `ImageError` that names its place, and ends the work on the others."""
         request = _Request(tenant, self._max_pixels)
-        tasks: list[asyncio.Task[ImageInput]] = []
-        failure: BaseException | None = None
         try:
-            async with asyncio.TaskGroup() as group:
-                for number, place in enumerate(places, start=1):
-                    source = await self._source(request, place, number)
-                    if source.key not in request.tasks:
-                        work = self._load_one(request, source, place, number)
-                        request.tasks[source.key] = group.create_task(work)
-                    tasks.append(request.tasks[source.key])
-        except* ImageError as failures:
-            failure = failures.exceptions[0]
-        if failure is None:
-            return tuple(task.result() for task in tasks)
-        try:
-            raise failure  # in the `except*` above it would come out inside a group
+            keys = [await self._begin(request, place, number) for number, place in enumerate(places, start=1)]
+            await asyncio.gather(*request.tasks.values())
+            return tuple(request.tasks[key].result() for key in keys)
         finally:
-            # It knows this frame, which must not know it and the pictures of the others in turn: such a circle would
-            # keep them until the collector comes by.
-            del failure, tasks, request
+            await request.close()
+
+    async def _begin(self, request: _Request, place: PlacedImage, number: int) -> str | SentKey:
+        """Begin to load it unless that has begun; what it is known by."""
+        source = await self._source(request, place, number)
+        if source.key not in request.tasks:
+            work = self._load_one(request, source, place, number)
+            request.tasks[source.key] = asyncio.create_task(work)
+        return source.key
 
     async def _source(self, request: _Request, place: PlacedImage, number: int) -> _Source:
         try:
@@ -181,6 +175,16 @@ class _Request:
         self.tasks: dict[str | SentKey, asyncio.Task[ImageInput]] = {}
         self.pixels_left = pixels
         self._limit = pixels
+
+    async def close(self) -> None:
+        """End what still goes on, and forget everything: an error knows the frames that it went through, which must
+        not know it and the other pictures in turn. Such a circle would keep them until the collector comes by."""
+        going_on = [task for task in self.tasks.values() if not task.done()]
+        self.tasks.clear()
+        for task in going_on:
+            task.cancel()
+        if going_on:
+            await asyncio.wait(going_on)
 
     def count(self, image: ImageInput) -> None:
         """Raises `ImageError` when the request's pictures add up to too much."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import random
 
 import pytest
 
 from service.errors import ImageError
 from service.images.addresses import HostPolicy, is_public
+from service.images.special_addresses import IPV4, IPV6
 from tests.service.images.fetching import Names, fetch, refusal
 from tests.service.images.pictures import plain
 from tests.service.serving import Host
@@ -116,3 +118,158 @@ def test_international_names_are_resolved_in_ascii(host: Host) -> None:
         fetch(host.url("/a.png", "b\u00fccher.test"), resolver=names, private=("xn--bcher-kva.test",)) == PNG
     )
     assert names.asked == ["xn--bcher-kva.test"]
+
+
+CLOUDS = [
+    "169.254.169.254",  # most of them
+    "169.254.170.2",  # Amazon, containers
+    "169.254.169.123",  # Amazon, time
+    "169.254.42.42",  # Scaleway
+    "169.254.0.23",  # Tencent
+    "192.0.0.192",  # Oracle
+    "100.100.100.200",  # Alibaba
+    "168.63.129.16",  # Azure
+    "199.36.153.4",  # Google, restricted
+    "199.36.153.11",  # Google, private
+    "161.26.0.7",  # IBM
+    "166.9.250.1",  # IBM
+    "fd00:ec2::254",  # Amazon
+    "fd20:ce::254",  # Google
+    "fe80::a9fe:a9fe",  # OpenStack
+]
+SPECIAL = [
+    *(
+        "0.0.0.0",
+        "0.1.2.3",
+        "10.255.255.255",
+        "100.64.0.0",
+        "100.127.255.255",
+        "127.255.255.254",
+        "172.31.255.255",
+    ),
+    *("192.0.0.0", "192.0.0.8", "192.0.0.9", "192.0.0.10", "192.0.0.170", "192.0.0.171", "192.0.0.255"),
+    *(
+        "192.0.2.255",
+        "192.31.196.1",
+        "192.52.193.1",
+        "192.88.99.0",
+        "192.88.99.1",
+        "192.88.99.2",
+        "192.168.255.255",
+    ),
+    *("192.175.48.1", "198.18.0.0", "198.19.255.255", "198.51.100.1", "203.0.113.255", "224.0.0.251"),
+    *("239.255.255.250", "240.0.0.1", "255.255.255.255"),
+    *("::", "::1", "::2", "::ffff:0:7f00:1", "64:ff9b::7f00:1", "64:ff9b::808:808", "64:ff9b:1::1", "100::1"),
+    *(
+        "100:0:0:1::1",
+        "2001::1",
+        "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+        "2001:1::1",
+        "2001:1::2",
+        "2001:1::3",
+    ),
+    *("2001:2::1", "2001:3::1", "2001:4:112::1", "2001:10::1", "2001:20::1", "2001:30::1", "2001:1ff:ffff::"),
+    *(
+        "2001:db8:ffff::",
+        "2002:7f00:1::",
+        "2002:808:808::",
+        "2620:4f:8000::1",
+        "3ffe::1",
+        "3fff::1",
+        "3fff:fff::1",
+    ),
+    *(
+        "5f00::1",
+        "fc00::1",
+        "fdff::1",
+        "fe80::1",
+        "febf::1",
+        "fec0::1",
+        "ff02::1",
+        "ffff::1",
+        "4000::1",
+        "::1.2.3.4",
+    ),
+]
+PUBLIC = [
+    *("1.1.1.1", "8.8.8.8", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.255.255.255"),
+    *(
+        "128.0.0.0",
+        "169.253.255.255",
+        "169.255.0.0",
+        "172.15.255.255",
+        "172.32.0.0",
+        "191.255.255.255",
+        "192.0.1.0",
+    ),
+    *("192.0.3.0", "192.88.98.255", "192.88.100.0", "192.167.255.255", "192.169.0.0", "198.17.255.255"),
+    *("198.20.0.0", "198.51.101.0", "203.0.112.255", "203.0.114.0", "223.255.255.255", "168.63.129.15"),
+    *(
+        "168.63.129.17",
+        "199.36.153.3",
+        "199.36.153.12",
+        "161.25.255.255",
+        "161.27.0.0",
+        "166.7.255.255",
+        "166.12.0.0",
+    ),
+    *(
+        "2000::1",
+        "2001:200::1",
+        "2001:4860:4860::8888",
+        "2001:db7::1",
+        "2001:db9::1",
+        "2003::1",
+        "2606:4700::1111",
+    ),
+    *("2620:4f:7fff::1", "2620:4f:8001::1", "3ffd::1", "3fff:1000::1", "2a00::1"),
+]
+
+
+@pytest.mark.parametrize("address", [*CLOUDS, *SPECIAL])
+def test_m8_addresses_with_a_meaning_of_their_own_are_not_public(address: str) -> None:
+    found = ipaddress.ip_address(address)
+    assert not is_public(found)
+    if isinstance(found, ipaddress.IPv4Address):
+        for disguise in (f"::ffff:{address}", f"::ffff:0:{address}", f"64:ff9b::{address}", f"::{address}"):
+            assert not is_public(ipaddress.ip_address(disguise)), disguise
+        number = int(found)
+        six_to_four = ipaddress.IPv6Address(0x2002 << 112 | number << 80 | 1)
+        teredo = ipaddress.IPv6Address(0x20010000 << 96 | number << 64 | number ^ 0xFFFFFFFF)
+        assert not is_public(six_to_four) and not is_public(teredo)
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_m8_their_neighbours_are(address: str) -> None:
+    assert is_public(ipaddress.ip_address(address))
+
+
+def test_m8_whatever_the_standard_library_calls_private_is_not_public() -> None:
+    """Its own list is another reading of the same registries."""
+    rng = random.Random(0)
+    for bits, make in ((32, ipaddress.IPv4Address), (128, ipaddress.IPv6Address)):
+        networks = [network for network in (*IPV4, *IPV6) if network.max_prefixlen == bits]
+        for network in networks:
+            for _ in range(50):
+                near = int(network[rng.randrange(min(network.num_addresses, 2**40))]) ^ (
+                    1 << rng.randrange(bits)
+                )
+                address = make(near)
+                if not address.is_global or address.is_multicast:
+                    assert not is_public(address), address
+
+
+@pytest.mark.parametrize("address", CLOUDS)
+def test_m8_a_name_that_leads_there_is_not_dialled(address: str) -> None:
+    names = Names({"innocent.test": [address]})
+    assert refusal("http://innocent.test/", resolver=names, private=()).code == "image_url_blocked"
+
+
+def test_m8_the_operator_may_list_one_all_the_same() -> None:
+    policy = HostPolicy((), ("storage.internal",), Names({"storage.internal": ["199.36.153.8"]}))
+    assert asyncio.run(policy.addresses("storage.internal", 443)) == ["199.36.153.8"]
+
+
+def test_d1_a_name_with_a_thousand_addresses_is_tried_at_a_few() -> None:
+    policy = HostPolicy((), (), Names({"many.test": [f"8.8.{n // 256}.{n % 256}" for n in range(1000)]}))
+    assert len(asyncio.run(policy.addresses("many.test", 80))) == 8

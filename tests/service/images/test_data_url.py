@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import random
-from urllib.parse import quote
+import tracemalloc
+from urllib.parse import quote, unquote_to_bytes
 
 import pytest
 
@@ -74,3 +75,84 @@ def test_base64_is_read_in_pieces_and_ends_once(nbytes: int) -> None:
         broken = text[: 65_536 - len(end)] + end + text[65_536:] + "AAAA"
         with pytest.raises(ImageError, match="malformed"):
             decode_base64(broken, 1_000_000)
+
+
+def test_h3_a_percent_encoded_text_is_what_the_standard_library_says() -> None:
+    rng = random.Random(1)
+    plain = [bytes((value,)) for value in range(128) if value != ord("%")]
+    for _ in range(300):
+        pieces = [
+            rng.choice((b"%%%02x" % rng.randrange(256), b"%%%02X" % rng.randrange(256), rng.choice(plain)))
+            for _ in range(rng.randrange(80))
+        ]
+        text = b"".join(pieces).decode()
+        assert decode_data_url(f"data:,{text}", 1000) == unquote_to_bytes(text)
+
+
+@pytest.mark.parametrize("shift", range(4))
+def test_h3_an_escape_may_lie_across_two_pieces(shift: int) -> None:
+    text = "x" * (65_536 - shift) + "%41%42" + "y" * 65_536 + "%43"
+    assert decode_data_url(f"data:,{text}", 1_000_000) == unquote_to_bytes(text)
+
+
+@pytest.mark.parametrize("end", ["%", "%4", "%zz", "%4g", "%%", "%\n", "x%"])
+def test_h3_broken_escapes_are_malformed(end: str) -> None:
+    for text in (end, "abc" + end, "A" * 65_535 + end):
+        with pytest.raises(ImageError) as caught:
+            decode_data_url(f"data:image/png;base64,{text}", 1_000_000)
+        assert caught.value.code == "invalid_image_url"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("data:image/png," + "%41" * 3_000_000, "image_too_large"),
+        ("data:image/png;base64," + "%41" * 3_000_000, "image_too_large"),
+        ("data:image/png;base64," + "%2B" * 2_000_000, "image_too_large"),
+        ("data:image/png;base64," + "=" * 3_000_000, "invalid_image_url"),
+        ("data:image/png;base64," + "\n" * 3_000_000, "invalid_image"),
+        ("data:image/png;base64," + "A=" * 1_500_000, "invalid_image_url"),
+        ("data:" + ";base64" * 1_000_000, "invalid_image_url"),
+        ("data:" + ";" * 3_000_000 + ",", "invalid_image_url"),
+    ],
+    ids=[
+        "escapes",
+        "escaped base64",
+        "escaped signs",
+        "padding",
+        "line breaks",
+        "pairs",
+        "parameters",
+        "semicolons",
+    ],
+)
+def test_h3_a_text_of_any_size_takes_the_memory_of_what_may_come_out(text: str, code: str) -> None:
+    """Of 9 MB here; the limit is 1 MB."""
+    tracemalloc.start()
+    try:
+        decoded = decode_data_url(text, 1_000_000)
+        assert (code, decoded) == ("invalid_image", b"")
+    except ImageError as error:
+        assert error.code == code
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 3_000_000
+
+
+def test_h3_what_comes_out_may_be_as_large_as_it_may_be_and_no_larger() -> None:
+    exact = bytes(range(256)) * 400
+    for text in ("".join(f"%{value:02X}" for value in exact), "".join(f"%{value:02x}" for value in exact)):
+        assert decode_data_url(f"data:,{text}", len(exact)) == exact
+        with pytest.raises(ImageError, match="larger than 102399 bytes"):
+            decode_data_url(f"data:,{text}", len(exact) - 1)
+
+
+def test_halves_of_characters_are_no_picture() -> None:
+    for text in ("data:image/png;base64,\ud800AAA", "data:image/png,\ud800"):
+        try:
+            assert decode_data_url(text, 1000) == b"?"
+        except ImageError as error:
+            assert error.code == "invalid_image_url"
+    with pytest.raises(ImageError):
+        decode_base64("\ud800AAA", 1000)

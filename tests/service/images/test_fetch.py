@@ -8,17 +8,22 @@ import socket
 import ssl
 import subprocess
 import threading
+import zlib
 from pathlib import Path
 from typing import Any
 
+import anyio
+import h11
+import httpcore
 import pytest
 
 from service.http.admission import Shared
+from service.images import fetch as fetching
 from service.images.addresses import HostPolicy, SystemResolver
 from service.images.fetch import Fetched, Fetcher, Validators
 from tests.service.images.fetching import Names, fetch, refusal
 from tests.service.images.pictures import plain
-from tests.service.serving import Host, eventually, http, redirect
+from tests.service.serving import Answer, Host, eventually, http, redirect
 
 PNG = plain()
 
@@ -196,3 +201,100 @@ def _serve_tls(listener: socket.socket, context: ssl.SSLContext) -> None:
                 http(PNG)(secure, "")
         except OSError:
             continue
+
+
+ENCODINGS = [
+    "identity",
+    "identity, ",
+    "Identity",
+    "aws-chunked",
+    "aws-chunked,identity",
+    "",
+    "utf-8",
+    "binary",
+    "br",
+    "none",
+]
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_f18_an_encoding_that_was_not_used_does_not_matter(host: Host, name: str) -> None:
+    assert fetch(host.serves("/a.png", http(PNG, f"content-encoding: {name}"))) == PNG
+
+
+@pytest.mark.parametrize(
+    "body", [gzip.compress(PNG), zlib.compress(PNG), b"\x8b" + PNG, b"400;chunk-signature=0\r\n" + PNG]
+)
+@pytest.mark.parametrize("name", ["gzip", "deflate", "br", "aws-chunked", "identity, gzip"])
+def test_f18_an_encoding_that_was_used_is_refused(host: Host, name: str, body: bytes) -> None:
+    error = refusal(host.serves("/a.png", http(body, f"content-encoding: {name}")))
+    assert (error.code, "encoded" in error.message) == ("image_fetch_failed", True)
+
+
+def test_pieces_of_a_body_are_bounded_and_leave_the_loop_to_others(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte each, all there at once."""
+    monkeypatch.setattr(fetching, "_MOST_PIECES", 2000)
+
+    def crumbs(count: int) -> Answer:
+        head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+        return lambda connection, _: connection.sendall(head + b"1\r\nx\r\n" * count + b"0\r\n\r\n")
+
+    assert fetch(host.serves("/few", crumbs(2000))) == b"x" * 2000
+    assert refusal(host.serves("/many", crumbs(2001))).message == "its host sends it in too many pieces."
+
+    async def watch() -> int:
+        policy = HostPolicy((), ("127.0.0.1",), SystemResolver())
+        fetcher = Fetcher(policy, 100_000, 20.0, ssl.create_default_context(), Shared(4, several=True))
+        work = asyncio.create_task(fetcher.fetch(host.url("/few")))
+        turns = 0
+        while not work.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert asyncio.run(watch()) >= 2000 // 32
+
+
+FAULTS: list[Exception] = [
+    OSError("broken"),
+    ConnectionResetError(),
+    ssl.SSLError("broken"),
+    ssl.SSLCertVerificationError("broken"),
+    anyio.BrokenResourceError(),
+    anyio.ClosedResourceError(),
+    anyio.EndOfStream(),
+    h11.LocalProtocolError("broken"),
+    h11.RemoteProtocolError("broken"),
+    httpcore.ReadError("broken"),
+    httpcore.UnsupportedProtocol("broken"),
+    ValueError("broken"),
+    UnicodeError("broken"),
+    OverflowError("broken"),
+    MemoryError(),
+    RuntimeError("broken"),
+    KeyError("broken"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+@pytest.mark.parametrize("place", ["resolve", "connect", "request", "read"])
+def test_whatever_is_raised_underneath_is_an_error_of_the_picture(
+    host: Host, monkeypatch: pytest.MonkeyPatch, fault: Exception, place: str
+) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise fault
+
+    names = Names({"pictures.test": ["127.0.0.1"]})
+    url = host.url("/a.png", "pictures.test")
+    host.serves("/a.png", PNG)
+    if place == "resolve":
+        monkeypatch.setattr(names, "resolve", broken)
+    elif place == "connect":
+        monkeypatch.setattr(httpcore.AnyIOBackend, "connect_tcp", broken)
+    elif place == "request":
+        monkeypatch.setattr(httpcore.AsyncHTTPConnection, "handle_async_request", broken)
+    else:
+        monkeypatch.setattr(Fetcher, "_body", broken)
+    assert refusal(url, resolver=names, private=("pictures.test",)).code == "image_fetch_failed"
