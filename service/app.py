@@ -24,7 +24,8 @@ from service.images.decoder import Decoder
 from service.images.decoder_child import DecodeRules, memory_needed
 from service.images.fetch import Fetcher
 from service.images.known_images import UploadIndex, UrlIndex
-from service.images.loader import ImageLoader, Known, LoadLimits
+from service.images.loader import ImageLoader, Known, LoadLimits, Sources
+from service.images.picture_memory import PictureMemory
 from service.observability.metrics import Metrics
 from service.operator.cache import cache_router
 from service.operator.care import cache_care_router
@@ -35,6 +36,8 @@ from service.version import VERSION
 from service.web.page import Sample, page_router
 
 _DRAIN_POLL: Final = 0.05
+_LARGEST_REQUESTS: Final = 4
+"""Of as many pixels as a request may have, for whose pictures a tenant gets memory at the same time."""
 _DESCRIPTION: Final = "Questions about images, answered from a persistent store of their key/value tensors."
 
 
@@ -49,8 +52,8 @@ def create_app(
     demo's pages under `/demo/`, which need no key in demo mode), `samples` are offered by the web page.
     `app.state.services` is there for the composition root, for instance to stop taking requests on SIGTERM;
     no route reads it."""
-    names = resolver or SystemResolver(threads=_places(settings, settings.fetch_concurrency).limit)
-    decoder = Decoder(_decode_rules(settings), _places(settings, settings.decode_concurrency))
+    names = resolver or SystemResolver(threads=_shared(settings, settings.fetch_concurrency).limit)
+    decoder = Decoder(_decode_rules(settings), _shared(settings, settings.decode_concurrency))
     metrics = Metrics()
     images = _image_loader(settings, names, decoder, metrics)
     services = Services(settings, client, metrics, images, Admission(settings))
@@ -108,8 +111,8 @@ async def _close_when_draining(services: Services) -> None:
     await services.client.close(services.settings.drain_timeout)
 
 
-def _places(settings: Settings, of_one: int) -> Shared:
-    """Places of which a tenant may hold `of_one`, with as many again for the others where there are others."""
+def _shared(settings: Settings, of_one: int) -> Shared:
+    """Something of which a tenant may hold `of_one`, with as much again for the others where there are others."""
     several = len(settings.api_keys) > 1
     return Shared(2 * of_one if several else of_one, several)
 
@@ -131,11 +134,12 @@ def _image_loader(settings: Settings, resolver: Resolver, decoder: Decoder, metr
         settings.max_image_bytes,
         settings.fetch_timeout,
         httpcore.default_ssl_context(),
-        _places(settings, settings.fetch_concurrency),
+        _shared(settings, settings.fetch_concurrency),
     )
     limits = LoadLimits(settings.max_image_bytes, settings.max_request_pixels)
     known = Known(UrlIndex(settings.url_cache_bytes), UploadIndex(settings.upload_cache_bytes))
-    return ImageLoader(fetcher, decoder, known, metrics, limits)
+    pixels = _shared(settings, _LARGEST_REQUESTS * 3 * settings.max_request_pixels)
+    return ImageLoader(Sources(fetcher, decoder), known, PictureMemory(pixels), metrics, limits)
 
 
 def _public_paths(settings: Settings) -> frozenset[str]:

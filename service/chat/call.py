@@ -56,7 +56,8 @@ class Call:
         try:
             with phase_span("images"):
                 async with asyncio.timeout_at(self._deadline):
-                    images = await self._services.images.load(conversation.images, self._tenant)
+                    loaded = self._services.images.loaded(conversation.images, self._tenant)
+                    images = await stack.enter_async_context(loaded)
         except TimeoutError:
             message = "The images took longer than this service allows."
             raise UnavailableError("request_timeout", message) from None

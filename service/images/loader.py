@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -15,6 +16,7 @@ from service.images.decode import too_many_in_all
 from service.images.decoder import Decoder
 from service.images.fetch import Fetcher, Validators
 from service.images.known_images import KnownImage, SentKey, UploadIndex, UrlIndex, digest_of
+from service.images.picture_memory import PictureMemory
 from service.images.reference import ImageReference, PlacedImage
 from store.records.keys import owner
 
@@ -46,6 +48,14 @@ class LoadLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Sources:
+    """Where files come from, and pixels."""
+
+    fetcher: Fetcher
+    decoder: Decoder
+
+
+@dataclass(frozen=True, slots=True)
 class Known:
     """What may spare work: pictures by URL, and by the file that they were decoded from."""
 
@@ -57,25 +67,37 @@ class ImageLoader:
     """What loads the images of all requests; `limits` are those of one request."""
 
     def __init__(
-        self, fetcher: Fetcher, decoder: Decoder, known: Known, observer: ImageObserver, limits: LoadLimits
+        self,
+        sources: Sources,
+        known: Known,
+        memory: PictureMemory,
+        observer: ImageObserver,
+        limits: LoadLimits,
     ) -> None:
-        self._fetcher = fetcher
-        self._decoder = decoder
+        self._fetcher, self._decoder = sources.fetcher, sources.decoder
+        self._memory = memory
         self._urls, self._uploads = known.urls, known.uploads
         self._observer = observer
         self._max_bytes = limits.image_bytes
         self._max_pixels = limits.request_pixels
 
-    async def load(self, places: Sequence[PlacedImage], tenant: str) -> tuple[ImageInput, ...]:
+    @asynccontextmanager
+    async def loaded(
+        self, places: Sequence[PlacedImage], tenant: str
+    ) -> AsyncGenerator[tuple[ImageInput, ...], None]:
         """One input a place; places with the same reference share it. The first failure is raised, as an
-        `ImageError` that names its place, and ends the work on the others."""
-        request = _Request(tenant, self._max_pixels)
+        `ImageError` that names its place, and ends the work on the others. What the pixels take counts for the tenant
+        until the end of the context; `UnavailableError` where there is no room for them."""
+        request = _Request(tenant, self._max_pixels, self._memory)
         try:
-            keys = [await self._begin(request, place, number) for number, place in enumerate(places, start=1)]
-            await asyncio.gather(*request.tasks.values())
-            return tuple(request.tasks[key].result() for key in keys)
+            yield await self._load(request, places)
         finally:
             await request.close()
+
+    async def _load(self, request: _Request, places: Sequence[PlacedImage]) -> tuple[ImageInput, ...]:
+        keys = [await self._begin(request, place, number) for number, place in enumerate(places, start=1)]
+        await asyncio.gather(*request.tasks.values())
+        return tuple(request.tasks[key].result() for key in keys)
 
     async def _begin(self, request: _Request, place: PlacedImage, number: int) -> str | SentKey:
         """Begin to load it unless that has begun; what it is known by."""
@@ -168,13 +190,24 @@ class _Source:
 class _Request:
     """What the images of one request have in common. Callers take turns by account, whatever their salts."""
 
-    def __init__(self, tenant: str, pixels: int) -> None:
+    def __init__(self, tenant: str, pixels: int, memory: PictureMemory) -> None:
         self.tenant = tenant
         self.account = owner(tenant)
         self.slots = asyncio.Semaphore(_AT_ONCE)
         self.tasks: dict[str | SentKey, asyncio.Task[ImageInput]] = {}
         self.pixels_left = pixels
         self._limit = pixels
+        self._memory = memory
+        self._held: list[ImageInput] = []
+
+    def count(self, image: ImageInput) -> None:
+        """Raises `ImageError` when the request's pictures add up to too much, `UnavailableError` when those of all
+        requests do."""
+        self.pixels_left -= image.width * image.height
+        if self.pixels_left < 0:
+            raise too_many_in_all(self._limit)
+        self._memory.take(self.account, image)
+        self._held.append(image)
 
     async def close(self) -> None:
         """End what still goes on, and forget everything: an error knows the frames that it went through, which must
@@ -185,9 +218,6 @@ class _Request:
             task.cancel()
         if going_on:
             await asyncio.wait(going_on)
-
-    def count(self, image: ImageInput) -> None:
-        """Raises `ImageError` when the request's pictures add up to too much."""
-        self.pixels_left -= image.width * image.height
-        if self.pixels_left < 0:
-            raise too_many_in_all(self._limit)
+        for image in self._held:
+            self._memory.give_back(self.account, image)
+        self._held.clear()

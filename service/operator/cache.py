@@ -121,7 +121,9 @@ class CacheEndpoint:
         use."""
         order = await read_body(request, LookupRequest, self._limits)
         tenant = namespace(tenant_meant(request, order.tenant), order.salt)
-        (image,) = await self._images.load([PlacedImage(ImageReference(order.image), "image")], tenant)
+        place = PlacedImage(ImageReference(order.image), "image")
+        async with self._images.loaded([place], tenant) as (image,):
+            pass
         found = await self._cache.lookup(tenant, image.digest, image.width, image.height)
         entry = None if found is None else _ENTRY.dump_python(found, mode="json")
         body = {"digest": image.digest.hex(), "width": image.width, "height": image.height, "entry": entry}

@@ -178,8 +178,9 @@ class CacheCareEndpoint:
         for number, text in enumerate(order.images):
             place = PlacedImage(ImageReference(text), f"images[{number}]")
             try:
-                (image,) = await self._services.images.load([place], tenant)
-                yield event({"image": number, **await self._compute(image, tenant)})
+                async with self._services.images.loaded([place], tenant) as (image,):
+                    report = await self._compute(image, tenant)
+                yield event({"image": number, **report})
             except ServiceError as error:
                 yield event(
                     {"image": number, "failed": error_body(error.code, error.message, error.param)["error"]}

@@ -311,6 +311,13 @@ def test_secrets_of_the_service_are_not_in_its_environment(
         process.close()
 
 
+def test_a_decoder_leaves_no_core_file(shared: DecoderPool) -> None:
+    """It would be somebody's picture."""
+    shared.decode(PNG, PIXELS)
+    limits = Path(f"/proc/{shared._idle[0]._process.pid}/limits").read_text()
+    assert "Max core file size        0                    0" in limits
+
+
 def test_who_leaves_keeps_the_place_until_his_picture_is_done() -> None:
     async def work() -> None:
         decoder = Decoder(RULES, Shared(2, several=True))

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.messages import ImageInput
 from service.errors import ImageError
 from service.http.admission import Shared
 from service.http.tenancy import namespace
@@ -19,7 +20,8 @@ from service.images.decoder import Decoder
 from service.images.decoder_pool import DecoderPool
 from service.images.fetch import Fetcher
 from service.images.known_images import UploadIndex, UrlIndex
-from service.images.loader import ImageLoader, Known, LoadLimits
+from service.images.loader import ImageLoader, Known, LoadLimits, Sources
+from service.images.picture_memory import PictureMemory
 from service.images.reference import ImageReference, PlacedImage
 from tests.service.conftest import Start
 from tests.service.images.decoding import PIXELS, decoded
@@ -47,11 +49,17 @@ class Service:
 
         self.decoder.decode = decode  # type: ignore[method-assign]
         known = Known(UrlIndex(10_000), UploadIndex(10_000))
-        self.loader = ImageLoader(fetcher, self.decoder, known, Watching(), LoadLimits(100_000, PIXELS))
+        memory = PictureMemory(Shared(10_000_000, several=True))
+        limits = LoadLimits(100_000, PIXELS)
+        self.loader = ImageLoader(Sources(fetcher, self.decoder), known, memory, Watching(), limits)
 
     def ask(self, tenant: str, *texts: str) -> asyncio.Task[Any]:
         places = [PlacedImage(ImageReference(text), "x") for text in texts]
-        return asyncio.create_task(self.loader.load(places, tenant))
+        return asyncio.create_task(self._load(places, tenant))
+
+    async def _load(self, places: list[PlacedImage], tenant: str) -> tuple[ImageInput, ...]:
+        async with self.loader.loaded(places, tenant) as images:
+            return images
 
 
 async def ended(*tasks: asyncio.Task[Any]) -> None:

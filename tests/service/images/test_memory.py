@@ -19,7 +19,8 @@ from service.images.decode import PixelLimits, decode_image
 from service.images.decoder import Decoder
 from service.images.fetch import Fetcher
 from service.images.known_images import UploadIndex, UrlIndex
-from service.images.loader import ImageLoader, Known, LoadLimits
+from service.images.loader import ImageLoader, Known, LoadLimits, Sources
+from service.images.picture_memory import PictureMemory
 from service.images.reference import ImageReference, PlacedImage
 from tests.service.images.pictures import data_url, encode
 from tests.service.images.test_decoder import PIXELS, RULES
@@ -72,10 +73,13 @@ def loading(work: Callable[[Ask], Awaitable[None]]) -> None:
         fetcher = Fetcher(policy, 1_000_000, 20.0, ssl.create_default_context(), Shared(4, several=True))
         decoder = Decoder(RULES, Shared(4, several=True))
         known = Known(UrlIndex(0), UploadIndex(0))
-        loader = ImageLoader(fetcher, decoder, known, Watching(), LoadLimits(1_000_000, PIXELS))
+        memory = PictureMemory(Shared(10_000_000, several=True))
+        limits = LoadLimits(1_000_000, PIXELS)
+        loader = ImageLoader(Sources(fetcher, decoder), known, memory, Watching(), limits)
 
         async def ask(*texts: str) -> None:
-            await loader.load([PlacedImage(ImageReference(text), "x") for text in texts], "a")
+            async with loader.loaded([PlacedImage(ImageReference(text), "x") for text in texts], "a"):
+                pass
 
         await work(ask)
         with nothing_kept():
