@@ -65,7 +65,7 @@ def test_context_length_exceeded_is_a_400_before_any_byte(
 
 def test_f6_deadline_before_the_first_byte_is_a_504(start: Any, engine: FakeEngine) -> None:
     engine.script = lambda request: [3600.0]
-    response = start(request_timeout=0.2).post("/v1/chat", json=ask(RED, stream=True))
+    response = start(request_timeout=0.2).post("/v1/chat", json=ask(stream=True))
     assert (response.status_code, response.json()["error"]["code"]) == (504, "request_timeout")
 
 

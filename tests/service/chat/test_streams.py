@@ -112,6 +112,6 @@ def test_f6_ping_while_nothing_comes(start: Any, engine: FakeEngine) -> None:
 
 def test_f6_deadline_ends_a_stream_with_an_error(start: Any, engine: FakeEngine) -> None:
     engine.script = lambda request: [accepted(request), TextDelta(request.id, "one"), 3600.0]
-    *_, error, done = events(start(request_timeout=0.3).post("/v1/chat", json=ask(RED, stream=True)))
+    *_, error, done = events(start(request_timeout=0.3).post("/v1/chat", json=ask(stream=True)))
     assert (error["error"]["code"], done) == ("request_timeout", "[DONE]")
     eventually(lambda: (engine.open, engine.aborted) == (0, 1), "the request ends in the engine")
