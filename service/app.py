@@ -15,6 +15,7 @@ from service.chat.routes import chat_router
 from service.chat.schemas import ChatRequest
 from service.context import Services
 from service.http.admission import Admission, Shared
+from service.http.disconnect import LastOrders
 from service.http.error_handlers import add_error_handlers
 from service.http.middleware import Access, Gatekeeper
 from service.http.openapi import openapi_of
@@ -56,7 +57,7 @@ def create_app(
     decoder = Decoder(_decode_rules(settings), _shared(settings, settings.decode_concurrency))
     metrics = Metrics()
     images = _image_loader(settings, names, decoder, metrics)
-    services = Services(settings, client, metrics, images, Admission(settings))
+    services = Services(settings, client, metrics, images, Admission(settings), LastOrders())
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from engine.client import EngineClient
 from service.http.admission import Admission
 from service.http.body import BodyLimits
+from service.http.disconnect import LastOrders
 from service.images.loader import ImageLoader
 from service.observability.metrics import Metrics
 from service.settings import Settings
@@ -19,6 +20,7 @@ class Services:
     metrics: Metrics
     images: ImageLoader
     admission: Admission
+    last_orders: LastOrders
 
     @property
     def body_limits(self) -> BodyLimits:

@@ -74,6 +74,7 @@ class Settings(BaseSettings):
 
     # limits of a request
     max_body_bytes: Annotated[ByteSize, Field(ge=1024)] = ByteSize(64 * MIB)
+    head_timeout: Positive = 20.0
     body_timeout: Positive = 60.0
     max_images: Annotated[int, Field(ge=1)] = 32
     max_image_bytes: Annotated[ByteSize, Field(ge=1024)] = ByteSize(20 * MIB)
@@ -81,6 +82,8 @@ class Settings(BaseSettings):
     max_request_pixels: Annotated[int, Field(ge=1)] = 160_000_000
     request_timeout: Positive = 300.0
     ping_interval: Positive = 15.0
+    send_timeout: Positive = 30.0
+    idle_timeout: Positive = 75.0
 
     # images from elsewhere
     image_formats: Formats = ("jpeg", "png", "webp", "gif", "bmp")
@@ -94,6 +97,7 @@ class Settings(BaseSettings):
     allowed_private_hosts: SingleHosts = ()
 
     # load
+    max_connections: Annotated[int, Field(ge=8)] = 1024
     max_concurrent: Annotated[int, Field(ge=1)] = 64
     max_concurrent_per_tenant: Annotated[int, Field(ge=1)] | None = None
     rate_limit: Annotated[int, Field(ge=1)] | None = None

@@ -54,12 +54,14 @@ class ChatEndpoint:
             return Response(status_code=error_kind("aborted").status)  # read by the access log only
 
     async def _answer(self, request: Request) -> Response:
+        last_orders = self._services.last_orders
         async with AsyncExitStack() as stack:
             call, generation = await self._begin(request, stack)
             if not call.stream:
-                return await run_until_disconnect(request.receive, call.complete(generation))
+                return await run_until_disconnect(request.receive, call.complete(generation), last_orders)
             interval = self._services.settings.ping_interval
-            return EventStream(call.chunks(generation), stack.pop_all(), call.stream_headers(), interval)
+            headers = call.stream_headers()
+            return EventStream(call.chunks(generation), stack.pop_all(), headers, interval, last_orders)
 
     async def _begin(self, request: Request, stack: AsyncExitStack) -> tuple[Call, Generation]:
         # A frame of its own: the body with its images in base64 is not kept while the answer is generated.
@@ -72,4 +74,5 @@ class ChatEndpoint:
             chat = await receive_body(request, ChatRequest, services.body_limits, share)
             stack.enter_context(services.admission.admit(tenant))
             call = Call(services, record, chat, tenant, deadline)
-            return call, await run_until_disconnect(request.receive, call.begin(chat, stack))
+            beginning = call.begin(chat, stack)
+            return call, await run_until_disconnect(request.receive, beginning, services.last_orders)

@@ -1,4 +1,4 @@
-"""Work ends when its client leaves, streamed or not."""
+"""Work ends when its client leaves, streamed or not, and when the service waits for nobody any more."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
+from service.errors import UnavailableError
+
 Result = TypeVar("Result")
 
 
@@ -15,16 +17,41 @@ class ClientGone(Exception):
     """The client closed its connection; nobody will read an answer."""
 
 
-async def run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of `work`. If the client leaves first, `work` is cancelled, has cleaned up when this
-    returns, and `ClientGone` is raised. The body must have been read before."""
+class LastOrders:
+    """Called once, when the service is about to go and waits for nothing that still runs."""
+
+    def __init__(self) -> None:
+        self._called: asyncio.Future[None] | None = None
+
+    def call(self) -> None:
+        """To be called on the loop."""
+        if not self.called.done():
+            self.called.set_result(None)
+
+    @property
+    def called(self) -> asyncio.Future[None]:
+        if self._called is None:
+            self._called = asyncio.get_running_loop().create_future()
+        return self._called
+
+
+async def run_until_disconnect(
+    receive: Receive, work: Coroutine[Any, Any, Result], last_orders: LastOrders
+) -> Result:
+    """The result of `work`. If the client leaves first, `work` is cancelled, has cleaned up when this returns, and
+    `ClientGone` is raised; after last orders likewise with `UnavailableError`. The body must have been read before."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_disconnected(receive))
+    ends: set[asyncio.Future[Any]] = {task, watch, last_orders.called}
     try:
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if watch.done():
             raise ClientGone
-        return task.result()
+        raise UnavailableError(
+            "draining", "The service is shutting down and waits no longer.", retry_after=5.0
+        )
     finally:
         task.cancel()
         watch.cancel()

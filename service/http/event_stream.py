@@ -12,7 +12,8 @@ from typing import Any, Final
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.http.disconnect import ClientGone, run_until_disconnect
+from service.errors import UnavailableError, error_body
+from service.http.disconnect import ClientGone, LastOrders, run_until_disconnect
 
 PING: Final = b": ping\n\n"
 DONE: Final = b"data: [DONE]\n\n"
@@ -39,7 +40,8 @@ def _json(value: object) -> bytes:
 class EventStream(Response):
     """Sends what `events` yields, each piece at once, and a ping when nothing was sent for `ping_interval`
     seconds. When it ends or the client leaves, `events` is closed and then `resources`, before the call
-    returns. (Starlette's own streaming response leaves a generator to the collector.)"""
+    returns. (Starlette's own streaming response leaves a generator to the collector.) After last orders it ends with an
+    error event."""
 
     media_type = "text/event-stream"
 
@@ -49,21 +51,26 @@ class EventStream(Response):
         resources: AsyncExitStack,
         headers: Mapping[str, str],
         ping_interval: float,
+        last_orders: LastOrders,
     ) -> None:
         super().__init__(headers={**_HEADERS, **headers})
         del self.headers["content-length"]
         self._events = events
         self._resources = resources
         self._ping_interval = ping_interval
+        self._last_orders = last_orders
         self._sent_at = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        last = b""
         try:
             async with self._resources:
-                await run_until_disconnect(receive, self._send(send))
+                await run_until_disconnect(receive, self._send(send), self._last_orders)
         except ClientGone:
             return
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except UnavailableError as error:
+            last = event(error_body(error.code, error.message)) + DONE
+        await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

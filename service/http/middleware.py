@@ -5,6 +5,7 @@ Plain ASGI and one layer, so that streams pass through untouched and a client's 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -88,6 +89,10 @@ class Gatekeeper:
             return
         try:
             await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            if send.status is not None:
+                raise
+            await _error("draining", "The service is shutting down.")(scope, receive, send)
         except Exception:
             _log.exception("unhandled error", extra={"request_id": scope["state"]["request_id"]})
             if send.status is not None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import time
+from functools import partial
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
 
 from service.http.admission import Admission
+from service.http.connections import Connections, most_connections, patience
+from service.http.disconnect import LastOrders
 from service.http.protocol import BoundedProtocol
 from service.settings import Settings
 
@@ -19,30 +23,29 @@ _log = logging.getLogger("conduit.start")
 _LAST_WORDS_SECONDS: Final = 2
 """After the drain time, for error events to be written and connections to close."""
 
-SERVING: Final[dict[str, Any]] = {
-    "loop": "uvloop",
-    "http": BoundedProtocol,
-    "ws": "none",
-    "log_config": None,
-    "access_log": False,
-}
-"""uvicorn's options, wherever the app is served; all named, so that no package that happens to be there changes one."""
-
 
 class DrainingServer(uvicorn.Server):
     """From the first signal on it refuses new requests in words, not by a closed port, until the running ones
-    have ended or had their time. A second signal does not wait for them."""
+    have ended or had their time. A second signal does not wait for them. What still runs when it goes is told so."""
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
+        self.connections = Connections(most_connections(settings))
+        # All are named, so that no package that happens to be there changes one.
         config = uvicorn.Config(
             app,
             host=settings.host,
             port=settings.port,
-            **SERVING,
+            loop="uvloop",
+            http=partial(BoundedProtocol, self.connections, patience(settings)),  # type: ignore[arg-type]
+            ws="none",
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=settings.idle_timeout,  # type: ignore[arg-type]  # a part of a second is fine
             timeout_graceful_shutdown=_LAST_WORDS_SECONDS,
         )
         super().__init__(config)
         self._admission: Admission = app.state.services.admission
+        self._last_orders: LastOrders = app.state.services.last_orders
         self._patience = settings.drain_timeout + _LAST_WORDS_SECONDS
         self._give_up_at: float | None = None
 
@@ -59,7 +62,15 @@ class DrainingServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if self._admission.draining and self._drained():
             self.should_exit = True
+        if self.should_exit:
+            self._last_orders.call()
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()  # its client does not take what was sent
+        await asyncio.sleep(0)
 
     def _drained(self) -> bool:
         now = time.monotonic()

@@ -158,7 +158,9 @@ class CacheCareEndpoint:
         return self._stream(self._warm_events(order, tenant))
 
     def _stream(self, events: AsyncGenerator[bytes, None]) -> EventStream:
-        return EventStream(_ended(events), AsyncExitStack(), {}, self._services.settings.ping_interval)
+        services = self._services
+        interval = services.settings.ping_interval
+        return EventStream(_ended(events), AsyncExitStack(), {}, interval, services.last_orders)
 
     async def _verify_events(self) -> AsyncGenerator[bytes, None]:
         clock = asyncio.get_running_loop().time

@@ -10,7 +10,7 @@ import httpx
 
 from tests.service.images.pictures import data_url, plain
 
-HEAD = "POST /v1/chat HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+HEAD = "POST /v1/chat HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 QUESTION = "What is the total?"
 RED = data_url(plain())

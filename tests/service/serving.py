@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import uvicorn
 from fastapi import FastAPI
 
-from service.http.server import SERVING
+from service.http.server import DrainingServer
+from service.settings import Settings
 
 PATIENCE = 20.0
 """Seconds after which a wait in a test gives up. Never a limit on how fast something has to be."""
@@ -33,18 +34,17 @@ class Served:
     server: uvicorn.Server
     thread: threading.Thread
 
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.url.removeprefix("http://").partition(":")
+        return host, int(port)
+
 
 @contextlib.contextmanager
 def serving(app: FastAPI, port: int = 0) -> Iterator[Served]:
-    """`app` under uvicorn in a thread; port 0 takes a free one."""
-    config = uvicorn.Config(
-        app,
-        host="127.0.0.1",
-        port=port,
-        timeout_graceful_shutdown=10,
-        **SERVING,
-    )
-    with running(uvicorn.Server(config)) as served:
+    """`app` under the server that it really runs under, in a thread; port 0 takes a free one."""
+    settings: Settings = app.state.services.settings
+    with running(DrainingServer(app, settings.model_copy(update={"port": port}))) as served:
         yield served
 
 

@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-import re
+import json
 import socket
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from service.http.protocol import MAX_HEAD_BYTES
-from tests.service.fake_engine import FakeEngine
-from tests.service.serving import PATIENCE
-
-BODY = b'{"prompt": "What is it?"}'
-HEAD = b"POST /v1/chat HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-LIVEZ = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
-UPGRADE = (
-    b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
+from engine.messages import TextDelta
+from service.http.protocol import MAX_HEAD_BYTES, MOST_AHEAD
+from tests.service.fake_engine import FakeEngine, accepted, says
+from tests.service.http.wire import (
+    BODY,
+    HEAD,
+    LIVEZ,
+    UPGRADE,
+    chunk,
+    chunked,
+    connect,
+    post,
+    statuses,
+    to_the_end,
+    until,
 )
-
-
-def post(*fields: bytes, body: bytes = BODY) -> bytes:
-    length = b"content-length: %d\r\n" % len(body)
-    return HEAD + b"".join(fields) + length + b"\r\n" + body
-
-
-def chunked(*fields: bytes, body: bytes) -> bytes:
-    return HEAD + b"".join(fields) + b"transfer-encoding: chunked\r\n\r\n" + body
-
-
-def chunk(body: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(body), body)
+from tests.service.serving import eventually
 
 
 @pytest.fixture
 def connection(api: httpx.Client, engine: FakeEngine) -> Iterator[socket.socket]:
-    with socket.create_connection((api.base_url.host, api.base_url.port or 80), PATIENCE) as connection:
+    with connect(api) as connection:
         yield connection
-
-
-def statuses(connection: socket.socket, count: int) -> list[int]:
-    """Of the next `count` answers, the last of which is read no further."""
-    received = b""
-    while len(found := re.findall(rb"HTTP/1\.1 (\d+)", received)) < count:
-        piece = connection.recv(65536)
-        assert piece, f"the connection ended after {received!r}"
-        received += piece
-    return [int(status) for status in found]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +39,7 @@ def statuses(connection: socket.socket, count: int) -> list[int]:
     [
         post(b"foo: " + b"a" * MAX_HEAD_BYTES + b"\r\n"),
         post(b"a: b\r\n" * (MAX_HEAD_BYTES // 5)),
-        b"GET /livez?" + b"a" * MAX_HEAD_BYTES + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /livez?" + b"a" * MAX_HEAD_BYTES + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
         chunked(body=chunk(BODY) + b"0\r\n" + b"a: b\r\n" * (MAX_HEAD_BYTES // 5) + b"\r\n"),
     ],
     ids=["a field", "many fields", "a URL", "trailers"],
@@ -131,10 +115,7 @@ def test_what_two_servers_could_read_differently_is_refused(
 ) -> None:
     connection.sendall(request_bytes + LIVEZ)
     assert statuses(connection, 1) == [400]
-    rest = b""
-    while piece := connection.recv(65536):
-        rest += piece
-    assert b"HTTP/1.1" not in rest, "what followed was taken for a request of its own"
+    assert b"HTTP/1.1" not in to_the_end(connection), "what followed was taken for a request of its own"
     assert engine.submitted == 0
 
 
@@ -166,6 +147,72 @@ def test_an_offer_of_http_2_is_ignored_and_the_request_answered(
     assert engine.submitted == 1
     connection.sendall(post())
     assert statuses(connection, 1) == [200]
+
+
+def test_offers_of_http_2_in_a_row_are_ignored_too(connection: socket.socket, engine: FakeEngine) -> None:
+    connection.sendall(post(UPGRADE) * MOST_AHEAD)
+    assert statuses(connection, MOST_AHEAD) == [200] * MOST_AHEAD
+    assert engine.submitted == MOST_AHEAD
+
+
+@pytest.mark.parametrize("request_bytes", [LIVEZ, post(UPGRADE), LIVEZ[:-2] + UPGRADE + b"\r\n"])
+def test_requests_far_ahead_of_their_answers_end_the_connection(
+    connection: socket.socket, request_bytes: bytes
+) -> None:
+    connection.sendall(request_bytes * 1000)
+    answers = to_the_end(connection)
+    assert answers.count(b"HTTP/1.1 200 ") == MOST_AHEAD + 1 == answers.count(b"HTTP/1.1 ")
+
+
+STREAMED = b'{"prompt": "What is it?", "stream": true}'
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [b"no request\r\n\r\n", HEAD + b"content-length : 4\r\n\r\n", chunked(body=b"zz\r\n"), LIVEZ + b"\0\0"],
+    ids=["nothing", "a head", "a body", "behind another one"],
+)
+def test_what_is_malformed_behind_a_request_does_not_touch_its_answer(
+    connection: socket.socket, engine: FakeEngine, behind: bytes
+) -> None:
+    engine.script = says("one two three four", pause=0.02)
+    connection.sendall(post(body=STREAMED) + behind + LIVEZ)
+    answers = to_the_end(connection)
+    assert answers.count(b"data: [DONE]\n\n\r\n0\r\n\r\n") == 1
+    assert answers.count(b"HTTP/1.1 ") == answers.count(b"HTTP/1.1 200 ") == 1 + behind.startswith(LIVEZ)
+
+
+def test_leaving_ends_a_stream_whatever_was_sent_behind_it(api: httpx.Client, engine: FakeEngine) -> None:
+    engine.script = lambda request: [accepted(request), TextDelta(request.id, "one"), 3600.0]
+    with connect(api) as connection:
+        connection.sendall(post(body=STREAMED) + LIVEZ)
+        until(connection, b"one")
+    eventually(lambda: (engine.open, engine.aborted) == (0, 1), "the stream ends in the engine")
+
+
+def test_chunks_of_nearly_nothing_are_taken_up_to_a_number(
+    connection: socket.socket, engine: FakeEngine
+) -> None:
+    connection.sendall(chunked(body=b"".join(chunk(b"%c" % byte) for byte in BODY) + b"0\r\n\r\n"))
+    assert statuses(connection, 1) == [200]
+    connection.sendall(chunked(body=chunk(b"[") + chunk(b" ") * 40_000))
+    assert statuses(connection, 1) == [400]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_f15_http_1_0_gets_a_plain_body_and_the_end_of_the_connection(
+    connection: socket.socket, engine: FakeEngine, stream: bool
+) -> None:
+    head = HEAD.replace(b"HTTP/1.1", b"HTTP/1.0")
+    connection.sendall(post(head=head, body=STREAMED if stream else BODY))
+    fields, _, body = to_the_end(connection).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in fields and b"connection: close" in fields
+    if stream:
+        assert b"content-length" not in fields
+        assert all(line.startswith(b"data: ") for line in body.split(b"\n\n") if line)
+        assert body.endswith(b"data: [DONE]\n\n")
+    else:
+        assert json.loads(body)["choices"][0]["message"]["content"] == "The total is 42."
 
 
 def test_a_websocket_is_answered_as_a_plain_request(connection: socket.socket) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,14 @@ import pytest
 from tokenizers import Tokenizer
 
 from demo.service_process import ServiceProcess
-from engine.messages import TextDelta
+from engine.messages import GenerateRequest, TextDelta
 from service.app import create_app
 from service.demo_mode import demo_samples
 from service.http.server import DrainingServer
 from service.settings import Settings
 from tests.service.asking import events_of, refused
-from tests.service.fake_engine import FakeEngine, accepted, finished
+from tests.service.fake_engine import FakeEngine, Step, accepted, finished
+from tests.service.http.wire import HEAD, connect, post, to_the_end
 from tests.service.serving import Served, eventually, running
 
 ASKED = {"prompt": "x", "stream": True}
@@ -103,17 +106,68 @@ def test_an_idle_service_stops_at_once(engine: FakeEngine) -> None:
     assert engine.closed
 
 
-def test_a_second_signal_does_not_wait(engine: FakeEngine) -> None:
-    engine.script = lambda request: [accepted(request), TextDelta(request.id, "one"), 3600.0]
-    with (
-        draining(engine, drain=3600.0) as (api, served),
-        api.stream("POST", "/v1/chat", json=ASKED) as stream,
-    ):
-        assert next(stream.iter_text())
-        interrupt(served)
-        served.server.handle_exit(signal.SIGTERM, None)
+def endless(request: GenerateRequest) -> list[Step]:
+    return [accepted(request), TextDelta(request.id, "one"), 3600.0]
+
+
+def interrupt_twice(served: Served) -> None:
+    interrupt(served)
+    interrupt(served)
+
+
+def test_l8_a_second_signal_ends_every_stream_with_one_error_event(engine: FakeEngine) -> None:
+    engine.script = endless
+    with draining(engine, drain=3600.0) as (api, served):
+        *chunks, error, done = in_mid_stream(api, ASKED, lambda: interrupt_twice(served))
+        ended(served)
+    assert (error["error"]["code"], done) == ("draining", "[DONE]")
+    assert all("error" not in chunk for chunk in chunks)
+    assert (engine.closed, engine.open, engine.aborted) == (True, 0, 1)
+
+
+def test_l8_a_second_signal_answers_whoever_waits_for_a_whole_answer(engine: FakeEngine) -> None:
+    engine.script = endless
+    with ThreadPoolExecutor() as pool, draining(engine, drain=3600.0) as (api, served):
+        answer = pool.submit(api.post, "/v1/chat", json={"prompt": "x"})
+        eventually(lambda: engine.open == 1, "it is worked on")
+        interrupt_twice(served)
+        refused(answer.result(), 503, "draining")
         ended(served)
     assert (engine.closed, engine.open, engine.aborted) == (True, 0, 1)
+
+
+def test_l8_operators_streams_end_with_one_error_event_at_the_first_signal(engine: FakeEngine) -> None:
+    for number in range(3):
+        engine.cache.put(f"{number:064}")
+    engine.cache.scrub_pause = 3600.0
+    with ThreadPoolExecutor() as pool, draining(engine, drain=3600.0) as (api, served):
+        answer = pool.submit(api.post, "/v1/cache/verify")
+        eventually(lambda: engine.cache.scrubs == 1, "it reads")
+        interrupt(served)
+        error, done = events_of(answer.result().text)
+        ended(served)
+    assert (error["error"]["code"], done) == ("draining", "[DONE]")
+    assert engine.cache.scrubs == 0
+
+
+def test_who_still_sends_a_body_when_the_service_goes_is_told_why(engine: FakeEngine) -> None:
+    with draining(engine, drain=0.0) as (api, served), connect(api) as connection:
+        connection.sendall(HEAD + b"content-length: 100\r\n\r\n{")
+        api.get("/livez")
+        interrupt(served)
+        answer = to_the_end(connection)
+        ended(served)
+    assert answer.startswith(b"HTTP/1.1 503 ") and b'"draining"' in answer
+
+
+def test_who_reads_nothing_does_not_keep_the_service_from_going(engine: FakeEngine) -> None:
+    engine.script = lambda request: [accepted(request), *[TextDelta(request.id, "x" * 10**6)] * 30]
+    with draining(engine, drain=0.0) as (_, served), socket.create_connection(served.address) as connection:
+        connection.sendall(post(body=b'{"prompt": "x", "stream": true}'))
+        eventually(lambda: engine.open == 1, "it is answered")
+        interrupt(served)
+        ended(served)
+    assert engine.closed
 
 
 @dataclass(frozen=True, slots=True)
