@@ -102,7 +102,8 @@ def streaming(api: httpx.Client, asked: dict[str, Any]) -> Iterator[Iterator[str
 def asking(api: httpx.Client, asked: dict[str, Any]) -> Iterator[socket.socket]:
     """A request that was sent and whose answer is not read; leaving it closes the connection."""
     body = json.dumps(asked).encode()
-    head = f"POST /v1/chat HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    fields = f"host: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    head = f"POST /v1/chat HTTP/1.1\r\n{fields}\r\n\r\n".encode()
     with socket.create_connection((api.base_url.host, api.base_url.port or 80)) as connection:
         connection.sendall(head + body)
         yield connection
