@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.result import NotMeasured
 from engine.passes.forward import Work
-from engine.passes.refine import Refiner
+from engine.passes.refine import Refiner, first_stale
 from engine.passes.refresh import Prefill
 from engine.policies.known import make_policy
 from eval.correction import BLIND, NAMES, TRIED, Answers, figures_of
@@ -49,7 +49,7 @@ def test_everything_refined_behind_a_right_first_token_is_full_prefill(reader: P
             )
             found = prefill.reuse(prompt.entries, make_policy("reuse", {}), 0.0)
             stale = would_say(reader.family, prefill.kv, found.logits, *behind)
-            refiner = Refiner(reader.family, prefill.prompt_rows, found.exact, Work())
+            refiner = Refiner(reader.family, prefill.prompt_rows, first_stale(layout, found.exact), Work())
             swept = would_say_refining(reader.family, prefill.kv, found.logits, *behind, refiner, EVERYTHING)
             full = would_say(reader.family, prefill.kv, prefill.full().logits, *behind)
             reader.pool.give_back(prefill.kv)
@@ -66,7 +66,7 @@ def test_nothing_refined_is_the_plain_answer(reader: PageReader) -> None:
         behind = (layout.length, layout.next_position, answer)
         prefill = Prefill(reader.family, reader.pool.take(prompt.slots + 64), layout, prompt.features, Work())
         found = prefill.reuse(prompt.entries, make_policy("conduit", {}), 0.1)
-        refiner = Refiner(reader.family, prefill.prompt_rows, found.exact, Work())
+        refiner = Refiner(reader.family, prefill.prompt_rows, first_stale(layout, found.exact), Work())
         token_by_token = would_say_refining(reader.family, prefill.kv, found.logits, *behind, refiner, 0)
         assert token_by_token == would_say(reader.family, prefill.kv, found.logits, *behind)
         reader.pool.give_back(prefill.kv)
