@@ -55,12 +55,11 @@ class Index:
             return list(self._rows.values())
 
     def add(self, row: Row) -> None:
-        """Add or replace."""
+        """Add or replace, as used now."""
         with self._lock:
-            self._settle(row.last_used)
-            old = self._rows.get(row.digest)
-            self._bytes += row.bytes - (old.bytes if old else 0)
-            self._rows[row.digest] = _plausible(row)
+            self._bytes -= self._rows[row.digest].bytes if row.digest in self._rows else 0
+            self._bytes += row.bytes
+            self._use(_plausible(row), row.last_used)
 
     def remove(self, digest: bytes) -> Row | None:
         with self._lock:
@@ -72,14 +71,11 @@ class Index:
     def touch(self, digest: bytes, when: float) -> Row | None:
         """Count a use; the new row, None if there is none."""
         with self._lock:
-            self._settle(when)
             row = self._rows.get(digest)
             if row is None:
                 return None
-            row = replace(row, last_used=max(when, row.last_used), hits=row.hits + 1)
-            self._rows[digest] = row
             self._used.add(digest)
-            return row
+            return self._use(replace(row, hits=row.hits + 1), when)
 
     def settle(self, now: float) -> None:
         """Tell the time."""
@@ -102,12 +98,20 @@ class Index:
             self._bytes = sum(row.bytes for row in fresh.values())
             self._newest = max((row.last_used for row in fresh.values()), default=0.0)
 
+    def _use(self, row: Row, when: float) -> Row:
+        """Have `row`, as the one that was used last."""
+        self._settle(when)
+        if when < self._newest:
+            # Another thread, or a clock that was a little ahead, was here first.
+            when = math.nextafter(self._newest, math.inf)
+            self._used.add(row.digest)
+        self._newest = when
+        self._rows[row.digest] = row = replace(row, last_used=when)
+        return row
+
     def _settle(self, now: float) -> None:
-        if now >= self._newest:
-            self._newest = now
-        elif now < self._newest - _TOLERANCE_SECONDS:
+        if now < self._newest - _TOLERANCE_SECONDS:
             self._turn_back(now)
-            self._newest = now
 
     def _turn_back(self, now: float) -> None:
         """Have no row be used later than `now`, and leave them in their order."""
@@ -120,6 +124,7 @@ class Index:
             last_used = math.nextafter(last_used + step, math.inf)
             self._rows[row.digest] = _plausible(replace(row, last_used=last_used))
             self._used.add(row.digest)
+        self._newest = max(last_used, before)
 
 
 def _plausible(row: Row) -> Row:
