@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import random
+import select
 import subprocess
 import sys
 from collections.abc import Callable
@@ -51,11 +52,12 @@ class Worker:
         )
 
     def ask(self, order: str) -> str:
-        """The answer; "died" if the process is no more."""
+        """The answer; "died" with its status if the process is no more, or had to be killed as it did not answer."""
         assert self._child.stdin is not None and self._child.stdout is not None
         with suppress(BrokenPipeError):
             print(order, file=self._child.stdin, flush=True)
-        answer = self._child.stdout.readline().strip()
+        ready, _, _ = select.select([self._child.stdout], [], [], PATIENCE)
+        answer = self._child.stdout.readline().strip() if ready else ""
         if not answer:
             self.end()
         return answer or f"died {self._child.returncode}"
