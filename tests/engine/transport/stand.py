@@ -130,12 +130,14 @@ class ThreadedProcess:
 
 
 @contextmanager
-def in_process(stand_in: StandIn, _: pytest.MonkeyPatch) -> Iterator[EngineClient]:
+def in_process(stand_in: StandIn, _: pytest.MonkeyPatch, **__: int) -> Iterator[EngineClient]:
     yield InProcessClient(stand_in, stand_in, stand_in.desk, INFO)
 
 
 @contextmanager
-def over_the_pipe(stand_in: StandIn, patch: pytest.MonkeyPatch) -> Iterator[ProcessClient]:
+def over_the_pipe(
+    stand_in: StandIn, patch: pytest.MonkeyPatch, picture_bytes: int = 1 << 20
+) -> Iterator[ProcessClient]:
     """The supervised client, quick, over the thread that stands for a process."""
     patch.setattr("engine.transport.worker_process.subprocess.Popen", ThreadedProcess)
     patch.setattr("engine.transport.process.CHECK_SECONDS", 0.01)
@@ -144,7 +146,7 @@ def over_the_pipe(stand_in: StandIn, patch: pytest.MonkeyPatch) -> Iterator[Proc
         worker=stand_in, desk=stand_in.desk, info=INFO, store=SimpleNamespace(entries=stand_in)
     )
     patch.setattr("engine.transport.child.start_worker", lambda *_: started)
-    client = ProcessClient(["worker"], LAUNCH, stall_after=5, picture_bytes=1 << 20)
+    client = ProcessClient(["worker"], LAUNCH, stall_after=5, picture_bytes=picture_bytes)
     client.start()
     try:
         yield client
