@@ -28,8 +28,9 @@ from engine.passes.forward import Work
 from engine.passes.refresh import Prefill
 from engine.policies.base import make_policy
 from engine.prompt.layout import PromptLayout
-from engine.serving.generation import Generation, prepare
+from engine.serving.generation import Generation
 from engine.serving.load import load_runtime
+from engine.serving.prepared import prepare
 from engine.serving.runtime import Runtime
 from engine.settings import ModelSettings
 from store.open import open_store

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from engine.errors import EngineError, EngineStopped, InternalError
 from engine.messages import GenerateRequest
-from engine.serving.generation import Prepared, prepare
 from engine.serving.outbox import Emit, fail
+from engine.serving.prepared import Prepared, prepare
 from engine.serving.runtime import Runtime
 
 log = logging.getLogger(__name__)

@@ -2,96 +2,34 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import torch
 
-from engine.answer.constraint import Follower
 from engine.answer.detokenizer import Detokenizer
 from engine.answer.report import Chained, kv_report, usage
-from engine.answer.sampling import Sampler, check_sampling, likely_logprobs
+from engine.answer.sampling import Sampler, likely_logprobs
 from engine.answer.stops import StopStrings
-from engine.errors import ContextLengthExceeded
-from engine.families.span import SpanShape
-from engine.messages import Finished, GenerateRequest, ImageInput, KvReport, TextDelta, Timings, TokenLogprob
-from engine.passes.compile import compile_image, entry_layout
+from engine.messages import Finished, ImageInput, KvReport, TextDelta, Timings, TokenLogprob
 from engine.passes.decode import Decoder
 from engine.passes.forward import Work
 from engine.passes.refine import Refiner, first_stale
 from engine.passes.refresh import Prefill, Prefilled, slots_needed
-from engine.policies.choice import Choice
-from engine.prompt.layout import ImageSpan, PromptLayout
+from engine.prompt.layout import ImageSpan
 from engine.serving.chaining import Chaining
+from engine.serving.entries import Entries
+from engine.serving.prepared import Prepared
 from engine.serving.refinement import Unfinished
 from engine.serving.runtime import Runtime
 from engine.tracing import record_phases
-from store.errors import StoreError
-from store.records.entry import ImageKV
-from store.tiered import Fetched
 
-log = logging.getLogger(__name__)
-
-# Answer tokens where a request does not say, and slots that the KV has for them at first (it grows with the answer).
-DEFAULT_MAX_TOKENS = 2048
+# Slots that the KV has for the answer at first; it grows with it.
 FIRST_ANSWER_SLOTS = 256
 
 # What lies between the times that a generation notes.
 PHASES = ("engine.queue", "engine.images", "engine.refresh", "engine.decode")
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A request that was found good: laid out, and fitting the model. `submitted` is on the monotonic clock."""
-
-    request: GenerateRequest
-    choice: Choice
-    layout: PromptLayout
-    shapes: tuple[SpanShape, ...]
-    max_tokens: int
-    submitted: float
-    follower: Follower | None = None
-
-    @property
-    def slots(self) -> int:
-        """KV slots that the request may ever take."""
-        return max(slots_needed(self.layout), self.layout.length + self.max_tokens)
-
-    def without_pixels(self) -> Prepared:
-        """All that decoding needs."""
-        return replace(self, request=replace(self.request, images=()))
-
-
-def prepare(runtime: Runtime, request: GenerateRequest, submitted: float) -> Prepared:
-    """Check and lay out a request. Raises `EngineError` for what is wrong with it."""
-    choice = runtime.choose(request.cache)
-    check_sampling(request.sampling, runtime.family.shape.vocab)
-    # Before tokenising: that takes seconds for megabytes of text.
-    answer_budget(runtime.prompt.least_tokens(request.messages), None, runtime.family.max_context)
-    shapes = tuple(runtime.family.span(image.width, image.height) for image in request.images)
-    layout = runtime.prompt.layout(request.messages, shapes, choice.policy.question)
-    max_tokens = answer_budget(layout.length, request.sampling.max_tokens, runtime.family.max_context)
-    constraint = request.sampling.constraint
-    follower = None if constraint is None else runtime.constraints.follow(constraint)
-    return Prepared(request, choice, layout, shapes, max_tokens, submitted, follower)
-
-
-def picture(image: ImageInput) -> np.ndarray:
-    """Pixels of an image, uint8 [height, width, 3]."""
-    return np.frombuffer(image.pixels, dtype=np.uint8).reshape(image.height, image.width, 3)
-
-
-def answer_budget(prompt: int, asked: int | None, context: int) -> int:
-    """Tokens that may be generated. Raises `ContextLengthExceeded` where prompt and answer do not fit together."""
-    room = context - prompt
-    if room < (asked or 1):
-        raise ContextLengthExceeded(
-            f"the prompt has {prompt} tokens and {asked or 1} are asked for, but the model holds {context}"
-        )
-    return asked or min(room, DEFAULT_MAX_TOKENS)
 
 
 class Generation:
@@ -108,7 +46,6 @@ class Generation:
         self._runtime = runtime
         self._prepared = prepared
         self._emit = emit
-        self._fetched: dict[bytes, Fetched[ImageKV]] = {}
         self.decoder: Decoder | None = None
         self._refiner: Refiner | None = None
         self._report: KvReport | None = None
@@ -127,6 +64,7 @@ class Generation:
         self.first_logits: torch.Tensor | None = None
         self.finished: Finished | None = None
         self.work = Work(progress)
+        self._entries = Entries(runtime, self.work)
 
     def prefill(self) -> Iterator[None]:
         """Pieces: one for each image to compute or to read from a tier, one for the scoring and refresh pass with the
@@ -136,8 +74,8 @@ class Generation:
         behind = {span.image for span in self._prepared.layout.spans if not self._in_head(span)}
         for index, image in enumerate(self._prepared.request.images):
             if index in behind and image.digest not in features:
-                features[image.digest] = self._features(index)
-                if self._took_long(image.digest):
+                features[image.digest] = self._entries.features(self._prepared, index)
+                if self._entries.took_long(image.digest):
                     yield
             self._pin(image)
         self._mark()
@@ -198,55 +136,19 @@ class Generation:
         return self._drawn[: self.decoder.slot - self._prepared.layout.length]
 
     def _release(self) -> None:
-        for fetched in self._fetched.values():
-            fetched.release()
-        self._fetched.clear()
+        self._entries.release()
         self._chaining.release()
 
     def _mark(self) -> None:
         self._marks.append(time.monotonic())
 
-    def _features(self, index: int) -> torch.Tensor:
-        """Vision features of one image, from its entry where the policy uses the store."""
-        runtime, request = self._runtime, self._prepared.request
-        image = request.images[index]
-        pixels = picture(image)
-        if not self._prepared.choice.policy.uses_store:
-            return runtime.family.encode(pixels)
-
-        span = self._prepared.shapes[index]
-
-        def compile_entry() -> ImageKV:
-            encoded = runtime.family.encode(pixels)
-            return compile_image(
-                runtime.family, runtime.pool, runtime.prompt.prefix_ids, encoded, span, self.work
-            )
-
-        key = runtime.key(request.tenant, image)
-        layout = entry_layout(runtime.family, span)
-        fetched = runtime.store.entries.fetch(key, compile_entry, request.cache.mode, layout)
-        self._fetched[image.digest] = fetched
-        return fetched.entry.features.to(runtime.family.device)
-
     def _pin(self, image: ImageInput) -> None:
-        """A pin that cannot be kept costs the entry's protection, not the answer."""
         request = self._prepared.request
-        seconds = request.cache.pin_seconds
-        if seconds is None or not self._prepared.choice.policy.uses_store:
-            return
-        key = self._runtime.key(request.tenant, image).hex
-        try:
-            self._runtime.store.admin.pin(key, seconds)
-        except StoreError as error:
-            log.warning("entry %s could not be pinned: %s", key[:16], error)
+        if request.cache.pin_seconds is not None and self._prepared.choice.policy.uses_store:
+            self._entries.pin(request, image, request.cache.pin_seconds)
 
     def _in_head(self, span: ImageSpan) -> bool:
         return span.stop <= self._chaining.match.exact
-
-    def _took_long(self, digest: bytes) -> bool:
-        """Whether an image was computed, or read from a tier: then running streams have their turn before the next."""
-        fetched = self._fetched.get(digest)
-        return fetched is None or fetched.tier != "decoded"
 
     def _first_logits(self, features: dict[bytes, torch.Tensor]) -> Prefilled:
         runtime, layout, choice = self._runtime, self._prepared.layout, self._prepared.choice
@@ -258,7 +160,7 @@ class Generation:
         prefill = Prefill(runtime.family, kv, layout, found, self.work, self._chaining.match)
         if not choice.policy.uses_store:
             return prefill.full()
-        fetched = [self._fetched.get(digest) for digest in digests]
+        fetched = [self._entries.of(digest) for digest in digests]
         entries = [None if one is None else one.entry for one in fetched]
         prefilled = prefill.reuse(entries, choice.policy, choice.ratio)
         if choice.refine:
@@ -271,7 +173,7 @@ class Generation:
 
     def _make_report(self, prefilled: Prefilled) -> KvReport:
         request, layout = self._prepared.request, self._prepared.layout
-        fetched = [self._fetched.get(digest) for digest in self._span_digests()]
+        fetched = [self._entries.of(digest) for digest in self._span_digests()]
         keys = [self._runtime.key(request.tenant, request.images[span.image]).hex for span in layout.spans]
         chained = Chained(self._chaining.chained(), *self._chaining.chained_tokens())
         return kv_report(self._prepared.choice, layout, prefilled, fetched, keys, chained)

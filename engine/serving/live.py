@@ -10,8 +10,9 @@ from functools import partial
 from engine.errors import EngineError, InternalError, KvTooLarge, QueueFull
 from engine.messages import Accepted, Failed
 from engine.passes.decode import decode_step
-from engine.serving.generation import Generation, Prepared
+from engine.serving.generation import Generation
 from engine.serving.outbox import Emit, Outbox
+from engine.serving.prepared import Prepared
 from engine.serving.refinement import Refinement
 from engine.serving.runtime import Runtime
 from engine.serving.scheduler import Arrival, Scheduler

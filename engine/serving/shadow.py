@@ -13,12 +13,12 @@ from engine.answer.sampling import LEAST_LOGPROB, are_sound
 from engine.messages import ShadowStats
 from engine.passes.forward import Work
 from engine.passes.refresh import Prefill, slots_needed
-from engine.serving.generation import Prepared, picture
+from engine.serving.prepared import Prepared, picture
 from engine.serving.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
-# Requests kept for checking, each with its decoded images; while the worker is busy the oldest make room.
+# Requests kept for checking, and their decoded images; while the worker is busy the oldest make room.
 KEPT = 8
 MOST_PIXEL_BYTES = 128 << 20
 
@@ -40,8 +40,12 @@ class Shadow:
 
     def offer(self, prepared: Prepared, logits: torch.Tensor) -> None:
         """An answered request and the logits [vocab] of its first token."""
-        if sum(len(image.pixels) for image in prepared.request.images) <= MOST_PIXEL_BYTES:
-            self._offered.append((prepared, logits))
+        self._offered.append((prepared, logits))
+        while self._pixel_bytes() > MOST_PIXEL_BYTES:
+            self._offered.popleft()
+
+    def _pixel_bytes(self) -> int:
+        return sum(len(image.pixels) for prepared, _ in self._offered for image in prepared.request.images)
 
     @property
     def idle(self) -> bool:

@@ -110,7 +110,7 @@ class Place:
             self._made.append(weakref.ref(entry.keys))
             return entry
 
-        self.patch.setattr("engine.serving.generation.compile_image", watched)
+        self.patch.setattr("engine.serving.entries.compile_image", watched)
 
 
 def fail(*_: object, **__: object) -> None:

@@ -58,6 +58,7 @@ def test_m5_a_request_without_numbers_does_not_end_its_neighbours(
     logits = runtime.family.logits
 
     def second_row(hidden: torch.Tensor) -> torch.Tensor:
+        """Whichever request is second in a step that both take."""
         made = logits(hidden)
         made[1:] *= NAN
         return made
@@ -65,8 +66,8 @@ def test_m5_a_request_without_numbers_does_not_end_its_neighbours(
     monkeypatch.setattr(runtime.family, "logits", second_row)
     streams = [client.start(ask(name, sampling=Sampling(max_tokens=200))) for name in ("a", "b")]
     ends = [drain(events)[-1] for events in streams]
-    assert isinstance(ends[0], Finished)
-    assert isinstance(ends[1], Failed) and ends[1].code == "not_finite"
+    assert {type(end) for end in ends} == {Finished, Failed}
+    assert [end.code for end in ends if isinstance(end, Failed)] == ["not_finite"]
 
 
 @pytest.mark.parametrize("policy", ["conduit", "full"])

@@ -14,7 +14,7 @@ from engine.messages import (
     Sampling,
 )
 from engine.policies.known import make_policy
-from engine.serving.generation import answer_budget
+from engine.serving.prepared import answer_budget
 from engine.serving.runtime import Runtime
 from engine.serving.worker import Worker
 from engine.settings import Defaults
