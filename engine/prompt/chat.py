@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.errors import InvalidPrompt
+from engine.errors import InvalidPrompt, UnsupportedModel
 from engine.families.span import SpanShape
 from engine.messages import ImagePart, Message, TextPart
 from engine.prompt.layout import (
@@ -30,7 +30,8 @@ class ChatPrompt:
 
     `prefix_ids` is the canonical prefix: the template up to and including the image-start token of a conversation
     that holds one image and nothing else, so with the template's default system prompt (or `system`, where the
-    operator sets one, which then also stands before conversations that bring none).
+    operator sets one, which then also stands before conversations that bring none). Raises `UnsupportedModel` for a
+    template that has no place for an image or for text.
     """
 
     def __init__(self, tokenizer: Any, image_token: int, system: str | None = None) -> None:
@@ -44,12 +45,14 @@ class ChatPrompt:
         self._system = system
         self._reserved = tuple(sorted(tokenizer.all_special_tokens + list(tokenizer.get_added_vocab())))
         canonical = self._tokenize(self._render((Message("user", (ImagePart(0),)),)))
+        if image_token not in canonical:
+            raise UnsupportedModel("the chat template has no place for an image")
         self.prefix_ids: tuple[int, ...] = tuple(canonical[: canonical.index(image_token)])
-        before_text, behind_text = self._render((Message("user", (ImagePart(0), TextPart(MARK))),)).split(
-            MARK
-        )
-        self._image_close = len(self._tokenize(before_text)) - len(self.prefix_ids) - 1
-        self._behind_text = behind_text
+        marked = self._render((Message("user", (ImagePart(0), TextPart(MARK))),))
+        if marked.count(MARK) != 1:
+            raise UnsupportedModel("the chat template does not repeat a message's text once and as it is")
+        before, _, self._behind_text = marked.partition(MARK)
+        self._image_close = len(self._tokenize(before)) - len(self.prefix_ids) - 1
 
     def least_tokens(self, messages: Sequence[Message]) -> int:
         """Tokens that the text of a conversation takes at least, known without tokenising it."""
