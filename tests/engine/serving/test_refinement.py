@@ -14,7 +14,8 @@ import torch
 from engine.messages import CacheOptions, Message, Sampling
 from engine.serving import refinement as module
 from engine.serving.chaining import Chaining
-from engine.serving.generation import Generation, prepare
+from engine.serving.generation import Generation
+from engine.serving.prepared import prepare
 from engine.serving.refinement import MOST_WAITING, Refinement, Unfinished
 from engine.serving.runtime import Runtime
 from engine.serving.worker import Worker
