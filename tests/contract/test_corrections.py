@@ -8,23 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from engine.families.qwen2_5_vl import Qwen25VL
-from transformers import AutoTokenizer
 
 from engine.families.base import Rope
 from engine.families.span import line_span
 from engine.passes.correction import Corrected
-from engine.passes.kv import KVPool, RequestKV
+from engine.passes.kv import RequestKV
 from engine.passes.probe import Candidates
 from engine.policies.corrections import shift
 from engine.policies.known import make_policy
-from engine.prompt.chat import ChatPrompt
 from engine.prompt.layout import ImageSpan
 from store.codecs.protocol import codec_named
 from store.records.entry import ImageKV
 from tests.contract.arms import Asked, ask
 from tests.contract.test_policies import computed_rows
-from tests.engine.conftest import SHIFTED, Bench
+from tests.engine.conftest import SHIFTED, Bench, load_bench
 from tests.engine.plain import run_plainly
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -35,9 +32,7 @@ SHIFT = make_policy("impact", {"correction": "shift"})
 @pytest.fixture(scope="module")
 def half(tiny_path: Path) -> Bench:
     """The tiny model in bfloat16."""
-    family = Qwen25VL.load(str(tiny_path), None, torch.bfloat16, "cpu")
-    prompt = ChatPrompt(AutoTokenizer.from_pretrained(tiny_path), family.image_token)
-    return Bench(family, prompt, KVPool(family.shape, family.dtype, family.device))
+    return load_bench(tiny_path, torch.bfloat16)
 
 
 def largest_distance(asked: Asked, ratio: float) -> float:

@@ -65,8 +65,8 @@ class Bench:
         return prefill, prefill.full()
 
 
-def load_bench(path: Path) -> Bench:
-    checkpoint = Checkpoint(path, torch.float32, "cpu")
+def load_bench(path: Path, dtype: torch.dtype = torch.float32) -> Bench:
+    checkpoint = Checkpoint(path, dtype, "cpu")
     family = family_of(checkpoint.config.architectures[0]).load(checkpoint)
     prompt = ChatPrompt(checkpoint.tokenizer, family.image_token)
     return Bench(family, prompt, KVPool(family.shape, family.dtype, family.device))
