@@ -63,7 +63,7 @@ def decode_image(data: bytes, formats: Sequence[str], limits: PixelLimits) -> Im
     except ImageError:
         raise
     except MemoryError:
-        raise ImageError("image_too_large", "it takes more memory than a picture may.") from None
+        raise too_much_memory() from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise _too_many(limits.picture) from None
     except Exception as error:
@@ -109,3 +109,7 @@ def _too_many(most: int) -> ImageError:
 def too_many_in_all(most: int) -> ImageError:
     """The error for the picture with which a request has more pixels than it may have."""
     return ImageError("image_too_large", f"with it the request has more than {most} pixels in all.")
+
+
+def too_much_memory() -> ImageError:
+    return ImageError("image_too_large", "it takes more memory than a picture may.")

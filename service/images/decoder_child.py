@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from PIL import Image
+from PIL import AvifImagePlugin, Image, TiffImagePlugin, WebPImagePlugin
 
 from service.errors import ImageError
-from service.images.decode import PixelLimits, decode_image
+from service.images.decode import PixelLimits, decode_image, too_much_memory
 from store.records.keys import pixel_digest
 
 ORDER: Final = struct.Struct("<QQ")
@@ -35,6 +35,8 @@ _COPIES_OF_A_FILE: Final = 4
 _BASE_BYTES: Final = 256 * 1024**2
 _STRIP_BYTES: Final = 4 * 1024 * 1024
 _LEAVE_SECONDS: Final = 5.0
+# They are known to the codecs once they are imported; else the first such picture would import all that there are.
+_PLUGINS: Final = (AvifImagePlugin, TiffImagePlugin, WebPImagePlugin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,8 @@ def main(arguments: list[str]) -> None:
     _confine(rules)
     with socket.socket(fileno=channel) as orders:
         while len(order := orders.recv(ORDER.size, socket.MSG_WAITALL)) == ORDER.size:
-            nbytes, left = ORDER.unpack(order)
             with _time_limit(rules.seconds + _LEAVE_SECONDS):
-                answer = _answer(os.pread(source, nbytes, 0), left, target, rules)
+                answer = _answer(order, source, target, rules)
             orders.sendall(json.dumps(answer).encode() + b"\n")
 
 
@@ -71,6 +72,8 @@ def _confine(rules: DecodeRules) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; the service closes the channel
     warnings.simplefilter("ignore")
     Image.MAX_IMAGE_PIXELS = None  # `decode_image` judges
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # it would reserve memory for as many as there are processors
+    Image.preinit()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it would hold somebody's picture
     if sys.platform == "linux":
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -85,14 +88,18 @@ def _time_limit(seconds: float) -> Iterator[None]:
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _answer(data: bytes, left: int, target: int, rules: DecodeRules) -> dict[str, Any]:
-    """What became of the file `data`. Its pixels are then in `target`."""
+def _answer(order: bytes, source: int, target: int, rules: DecodeRules) -> dict[str, Any]:
+    """What became of the file in `source`. Its pixels are then in `target`."""
+    nbytes, left = ORDER.unpack(order)
     limits = PixelLimits(rules.picture_pixels, rules.request_pixels, left)
     try:
-        image = decode_image(data, rules.formats, limits)
-    except ImageError as error:
-        return {"code": error.code, "message": error.message}
-    return {"width": image.width, "height": image.height, "digest": _write(image, target).hex()}
+        image = decode_image(os.pread(source, nbytes, 0), rules.formats, limits)
+        return {"width": image.width, "height": image.height, "digest": _write(image, target).hex()}
+    except (MemoryError, OSError):  # the system has none for the file, or for the pixels
+        error = too_much_memory()
+    except ImageError as refusal:
+        error = refusal
+    return {"code": error.code, "message": error.message}
 
 
 def _write(image: Image.Image, target: int) -> bytes:

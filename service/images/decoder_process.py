@@ -28,6 +28,8 @@ _ROOT: Final = Path(__file__).parents[2]
 _LONGEST_ANSWER: Final = 4096
 # Of our environment: the rest holds keys.
 _PASSED_ON: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "TMPDIR")
+# A picture is one thread's work. The libraries would reserve memory for as many as there are processors.
+_ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 class DecoderProcess:
@@ -58,16 +60,23 @@ class DecoderProcess:
         said itself what is wrong with the picture."""
         try:
             return self._exchange(data, left)
-        except TimeoutError:
+        except ImageError:
+            raise
+        except BaseException as error:
+            # An answer that comes now would be taken for the next picture's.
             self.kill()
-            took = f"decoding it takes longer than {self._rules.seconds:g} s."
-            raise ImageError("image_decode_timeout", took) from None
-        except (OSError, ValueError, KeyError, TypeError):
-            self.kill()
-            raise ImageError("image_decode_failed", "the process that decoded it ended.") from None
+            if not isinstance(error, Exception):
+                raise
+            raise self._failure(error) from None
         finally:
             for file in (self._source, self._target):
                 os.ftruncate(file, 0)
+
+    def _failure(self, error: Exception) -> ImageError:
+        if isinstance(error, TimeoutError):
+            took = f"decoding it takes longer than {self._rules.seconds:g} s."
+            return ImageError("image_decode_timeout", took)
+        return ImageError("image_decode_failed", "the process that decoded it ended.")
 
     def kill(self) -> None:
         """End it, whatever it does. From any thread, any number of times."""
@@ -114,7 +123,7 @@ def _start(descriptors: Sequence[int], rules: DecodeRules) -> subprocess.Popen[b
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,  # the codecs write what they find in a picture
         cwd=_ROOT,
-        env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+        env=_ONE_THREAD | {name: os.environ[name] for name in _PASSED_ON if name in os.environ},
     )
 
 

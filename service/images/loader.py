@@ -18,6 +18,7 @@ from service.images.fetch import Fetcher, Validators
 from service.images.known_images import KnownImage, SentKey, UploadIndex, UrlIndex, digest_of
 from service.images.picture_memory import PictureMemory
 from service.images.reference import ImageReference, PlacedImage
+from service.images.url import check_length
 from store.records.keys import owner
 
 _AT_ONCE: Final = 4
@@ -125,6 +126,7 @@ class ImageLoader:
             key = SentKey("data URL", await self._digest(text, account))
             return _Source(key, lambda: decode_data_url(text, self._max_bytes))
         if head.startswith(("http://", "https://")):
+            check_length(text)
             return _Source(text)
         raise ImageError("invalid_image_url", "it is neither an http(s) URL nor a data URL.")
 

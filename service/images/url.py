@@ -18,8 +18,7 @@ _NOT_IN_A_HOST: Final = frozenset("\\%@/")
 
 def parse_url(text: str, base: httpx.URL | None = None) -> httpx.URL:
     """`text` as a URL, relative to `base` if there is one. Raises `ImageError`; no text of it repeats the URL."""
-    if len(text) > _LONGEST:
-        raise ImageError("invalid_image_url", f"its URL is longer than {_LONGEST} characters.")
+    check_length(text)
     try:
         url = httpx.URL(text.strip()) if base is None else base.join(text.strip())
         host, port, userinfo = host_of(url), url.port, url.userinfo
@@ -34,6 +33,12 @@ def parse_url(text: str, base: httpx.URL | None = None) -> httpx.URL:
     if not host or not _NOT_IN_A_HOST.isdisjoint(host) or "\\" in text:
         raise ImageError("image_url_blocked", "the host in its URL is not a plain host.")
     return url
+
+
+def check_length(text: str) -> None:
+    """Raises `ImageError`: even looking up a text in a table takes its time where it is long."""
+    if len(text) > _LONGEST:
+        raise ImageError("invalid_image_url", f"its URL is longer than {_LONGEST} characters.")
 
 
 def host_of(url: httpx.URL) -> str:

@@ -7,9 +7,10 @@ import struct
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 from service.errors import ImageError
+from service.images.decode import PixelLimits, decode_image
 from tests.service.images.decoding import FORMATS, decoded, pixel, refusal
 from tests.service.images.pictures import encode, noisy, plain, png_header
 
@@ -250,3 +251,58 @@ def test_random_damage_is_refused_or_decoded_never_raised() -> None:
                 decoded(bytes(broken), pixels=10_000)
             except ImageError as error:
                 assert error.code in {"invalid_image", "image_too_large", "unsupported_image_format"}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        OSError("x"),
+        ValueError("x"),
+        SyntaxError("x"),
+        struct.error("x"),
+        KeyError(1),
+        RecursionError(),
+        SystemError("x"),
+    ],
+    ids=lambda fault: type(fault).__name__,
+)
+@pytest.mark.parametrize("place", ["open", "load", "convert"])
+def test_whatever_a_codec_raises_is_an_error_of_the_picture(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception, place: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise fault
+
+    owner = {"open": Image, "load": ImageFile.ImageFile, "convert": Image.Image}[place]
+    data = encode(Image.new("L", (4, 4)), "GIF")
+    monkeypatch.setattr(owner, place, fail)
+    assert refusal(data).message == "its gif data is damaged or incomplete."
+
+
+def test_too_little_memory_is_said_to_be_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", fail)
+    assert refusal(plain()).code == "image_too_large"
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
+def test_b1_the_size_is_judged_by_the_header_far_below_the_codecs_own_limit(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """(They refuse 179 megapixels themselves.)"""
+
+    def fail(*_: object) -> None:
+        raise AssertionError("something was unpacked")
+
+    data = noisy((10, 10), kind)
+    formats = (*FORMATS, "tiff", "avif")
+    monkeypatch.setattr(ImageFile.ImageFile, "load", fail)
+    monkeypatch.setattr(Image.Image, "load", fail)
+    assert refusal(data, formats, pixels=99).message == "it has more than 99 pixels."
+    limits = PixelLimits(picture=100, request=1000, left=99)
+    with pytest.raises(ImageError, match="with it the request has more than 1000 pixels in all"):
+        decode_image(data, formats, limits)
+    with pytest.raises(ImageError, match="damaged"):
+        decode_image(data, formats, PixelLimits(100, 1000, 100))

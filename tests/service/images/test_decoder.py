@@ -21,6 +21,7 @@ from PIL import Image
 from engine.messages import ImageInput
 from service.errors import ImageError
 from service.http.admission import Shared
+from service.images import decoder_child, decoder_process
 from service.images.decoder import Decoder
 from service.images.decoder_child import DecodeRules, memory_needed
 from service.images.decoder_pool import DecoderPool
@@ -30,7 +31,7 @@ from tests.service.images.pictures import encode, noisy, plain
 from tests.service.serving import PATIENCE, eventually
 
 PIXELS = 1_000_000
-RULES = DecodeRules(FORMATS, PIXELS, PIXELS, PATIENCE, memory_needed(PIXELS, 1 << 20))
+RULES = DecodeRules((*FORMATS, "tiff", "avif"), PIXELS, PIXELS, PATIENCE, memory_needed(PIXELS, 1 << 20))
 PNG = plain()
 
 
@@ -92,11 +93,11 @@ def death_at_work(found: DecoderPool, pid: int) -> ImageError:
     return error
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
 @pytest.mark.parametrize("size", [(1, 1), (64, 48), (400, 300)], ids=str)
 def test_pixels_are_those_of_this_process(shared: DecoderPool, kind: str, size: tuple[int, int]) -> None:
     data = noisy(size, kind)
-    assert shared.decode(data, PIXELS) == decoded(data)
+    assert shared.decode(data, PIXELS) == decoded(data, RULES.formats)
 
 
 def test_pictures_of_16_bits_are_decoded_there_too(shared: DecoderPool) -> None:
@@ -152,9 +153,11 @@ def test_a_process_that_died_while_idle_costs_nobody_anything() -> None:
         assert found.decode(PNG, PIXELS) == decoded(PNG)
 
 
-def test_a_picture_that_takes_too_much_memory_is_refused_and_the_next_is_decoded() -> None:
+@pytest.mark.parametrize("mebibytes", [2, 4, 6])
+def test_a_picture_that_takes_too_much_memory_is_refused_and_the_next_is_decoded(mebibytes: int) -> None:
+    """For the picture, or only for handing it over."""
     large = encode(Image.new("RGB", (1000, 1000)), "PNG")
-    with pool(replace(RULES, memory_bytes=4 << 20)) as found:
+    with pool(replace(RULES, memory_bytes=mebibytes << 20)) as found:
         error = refusal(found, large)
         assert (error.code, error.message) == ("image_too_large", "it takes more memory than a picture may.")
         assert found.decode(PNG, PIXELS) == decoded(PNG)
@@ -192,6 +195,42 @@ def test_a_process_that_cannot_be_started_is_an_error_of_the_picture(monkeypatch
         monkeypatch.setattr(subprocess, "Popen", fail)
         assert refusal(found).code == "image_decode_failed"
         assert descriptors() == before
+        monkeypatch.undo()
+        assert found.decode(PNG, PIXELS) == decoded(PNG)
+
+
+@pytest.mark.parametrize("fault", [OSError(28, "no space"), MemoryError(), RecursionError(), SystemError()])
+def test_a_fault_of_the_process_itself_is_an_error_of_the_picture(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    """Of ours here, on either way."""
+
+    def fail(*_: object) -> None:
+        raise fault
+
+    with pool() as found:
+        found.decode(PNG, PIXELS)
+        for name in ("_write", "_read"):
+            monkeypatch.setattr(decoder_process, name, fail)
+            assert refusal(found).code == "image_decode_failed"
+            monkeypatch.undo()
+            assert found.decode(PNG, PIXELS) == decoded(PNG)
+
+
+def test_an_answer_that_comes_too_late_is_never_anothers_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends the exchange in the middle."""
+
+    class Interrupt(BaseException):
+        pass
+
+    def fail(*_: object) -> None:
+        raise Interrupt
+
+    with pool() as found:
+        found.decode(PNG, PIXELS)
+        monkeypatch.setattr(DecoderProcess, "_answer", fail)
+        with pytest.raises(Interrupt):
+            found.decode(plain((0, 0, 255)), PIXELS)
         monkeypatch.undo()
         assert found.decode(PNG, PIXELS) == decoded(PNG)
 
@@ -252,8 +291,6 @@ def _runs(pid: int) -> bool:
 
 def test_at_work_it_ends_by_itself_where_the_service_is_gone() -> None:
     """Its own clock runs out a little after the service would have killed it."""
-    from service.images import decoder_child
-
     before = signal.getsignal(signal.SIGALRM)
     rang: list[int] = []
     signal.signal(signal.SIGALRM, lambda number, _: rang.append(number))
@@ -274,8 +311,6 @@ def test_it_is_light_and_knows_no_secrets() -> None:
         "import json, os, sys; import service.images.decoder_child;"
         "print(json.dumps([sorted(sys.modules), sorted(os.environ)]))"
     )
-    from service.images import decoder_process
-
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={name: os.environ[name] for name in decoder_process._PASSED_ON if name in os.environ},
