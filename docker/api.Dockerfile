@@ -23,6 +23,7 @@ COPY demo demo
 COPY models models
 ENV CONDUIT_HOST=0.0.0.0 \
     CONDUIT_PORT=8000 \
+    CONDUIT_TRUSTED_HOSTS=api \
     CONDUIT_STORE_PATH=/var/lib/conduit \
     HF_HOME=/var/lib/hub \
     PYTHONUNBUFFERED=1

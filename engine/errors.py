@@ -2,6 +2,7 @@
 
 EngineError
 |- InvalidPrompt            invalid_prompt             the conversation cannot be laid out as a prompt
+|  `- InvalidImage          invalid_image              the model's processor refuses one of its images
 |- InvalidSampling          invalid_sampling           a sampling option that this model cannot serve
 |- InvalidConstraint        invalid_constraint         a schema, regular expression or choice that no answer can follow
 |- ContextLengthExceeded    context_length_exceeded    prompt plus the tokens asked for do not fit the model
@@ -20,11 +21,15 @@ EngineError
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class EngineError(Exception):
     """Base of the tree. `message` is written by us and safe to show to a user."""
 
     code = "internal_error"
+    image: int | None = None
+    """Which of the request's images is at fault, counted from 0."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -33,6 +38,16 @@ class EngineError(Exception):
 
 class InvalidPrompt(EngineError):
     code = "invalid_prompt"
+
+
+class InvalidImage(InvalidPrompt):
+    """`message` goes on from the image's name: "it is ...". Raised without `image` by families, which see one."""
+
+    code = "invalid_image"
+
+    def at(self, image: int) -> Self:
+        self.image = image
+        return self
 
 
 class InvalidSampling(EngineError):

@@ -234,11 +234,13 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`code` is stable (see `engine.errors`), `message` is ours and safe to show."""
+    """`code` is stable (see `engine.errors`), `message` is ours and safe to show. `image` is which of the request's
+    images is at fault, where one is."""
 
     request_id: str
     code: str
     message: str
+    image: int | None = None
 
 
 Event = Accepted | TextDelta | Finished | Failed

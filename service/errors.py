@@ -50,6 +50,8 @@ ERROR_TABLE: Final[Mapping[str, ErrorKind]] = {
     # who asks for what
     "invalid_api_key": ErrorKind(401, "authentication_error"),
     "admin_key_required": ErrorKind(403, "permission_error"),
+    "host_not_allowed": ErrorKind(403, "permission_error"),
+    "origin_not_allowed": ErrorKind(403, "permission_error"),
     "not_found": ErrorKind(404, "not_found_error"),
     "model_not_found": ErrorKind(404, "not_found_error"),
     "entry_not_found": ErrorKind(404, "not_found_error"),

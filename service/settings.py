@@ -68,6 +68,7 @@ class Settings(BaseSettings):
     otlp_endpoint: Url | None = None
     api_keys: ApiKeys = ()
     admin_key: Annotated[SecretStr, Field(min_length=8)] | None = None
+    trusted_hosts: Hosts = ()
     public_metrics: bool = False
     web_page: bool = True
     demo: bool = False

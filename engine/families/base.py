@@ -87,7 +87,7 @@ class Family(Protocol):
     processor_name: str
 
     def span(self, width: int, height: int) -> SpanShape:
-        """The rows of an image of that many pixels. Raises `InvalidPrompt` where the processor refuses it."""
+        """The rows of an image of that many pixels. Raises `InvalidImage` where the processor refuses it."""
         ...
 
     def encode(self, pixels: np.ndarray) -> torch.Tensor:

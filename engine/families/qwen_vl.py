@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
-from engine.errors import InvalidPrompt, UnsupportedModel
+from engine.errors import InvalidImage, UnsupportedModel
 from engine.families.checkpoint import Checkpoint
 from engine.families.decoder import Decoder, describe
 from engine.families.span import SpanShape, grid_span
@@ -60,9 +60,8 @@ class QwenVL(Decoder):
         try:
             rows, columns = smart_resize(height, width, factor, size["shortest_edge"], size["longest_edge"])
         except ValueError as error:
-            raise InvalidPrompt(
-                f"an image of {width} x {height} pixels is too narrow: "
-                "the longer side may be at most 200 times the shorter"
+            raise InvalidImage(
+                f"it is {width} x {height} pixels; the longer side may be at most 200 times the shorter."
             ) from error
         return grid_span(self.image_token, rows // factor, columns // factor)
 

@@ -32,7 +32,7 @@ class Outbox:
 
 def fail(emit: Emit, request: str, error: EngineError) -> None:
     """The only event of a request that was never accepted, at once and from any thread."""
-    hand_over(emit, [Failed(request, error.code, error.message)])
+    hand_over(emit, [Failed(request, error.code, error.message, error.image)])
 
 
 def hand_over(emit: Emit, events: Sequence[Event]) -> None:

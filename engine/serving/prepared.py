@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.answer.constraint import Follower
 from engine.answer.sampling import check_sampling
-from engine.errors import ContextLengthExceeded
+from engine.errors import ContextLengthExceeded, InvalidImage
 from engine.families.span import SpanShape
 from engine.messages import GenerateRequest, ImageInput
 from engine.passes.refresh import slots_needed
@@ -48,12 +48,19 @@ def prepare(runtime: Runtime, request: GenerateRequest, submitted: float) -> Pre
     check_sampling(request.sampling, runtime.family.shape.vocab)
     # Before tokenising: that takes seconds for megabytes of text.
     answer_budget(runtime.prompt.least_tokens(request.messages), None, runtime.family.max_context)
-    shapes = tuple(runtime.family.span(image.width, image.height) for image in request.images)
+    shapes = tuple(_shape(runtime, image, number) for number, image in enumerate(request.images))
     layout = runtime.prompt.layout(request.messages, shapes, choice.policy.question)
     max_tokens = answer_budget(layout.length, request.sampling.max_tokens, runtime.family.max_context)
     constraint = request.sampling.constraint
     follower = None if constraint is None else runtime.constraints.follow(constraint)
     return Prepared(request, choice, layout, shapes, max_tokens, submitted, follower)
+
+
+def _shape(runtime: Runtime, image: ImageInput, number: int) -> SpanShape:
+    try:
+        return runtime.family.span(image.width, image.height)
+    except InvalidImage as error:
+        raise error.at(number) from None
 
 
 def picture(image: ImageInput) -> np.ndarray:

@@ -74,7 +74,8 @@ class Call:
             priority=self._priority,
             timeout_seconds=max(0.0, self._deadline - asyncio.get_running_loop().time()),
         )
-        generation = Generation(self._services.client, request, self._deadline)
+        params = [place.param for place in conversation.images]
+        generation = Generation(self._services.client, request, self._deadline, params)
         await stack.enter_async_context(generation)
         await generation.accepted()
         return generation

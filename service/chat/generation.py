@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from engine.client import EngineClient
-from engine.messages import Accepted, Event, Failed, Finished, GenerateRequest, TextDelta
-from service.errors import ServiceError, UnavailableError, error_kind
+from engine.messages import Accepted, Failed, Finished, GenerateRequest, TextDelta
+from service.errors import ImageError, ServiceError, UnavailableError, error_kind
 
 _log = logging.getLogger(__name__)
 _RETRY_AFTER: Final = 1.0
 
 
 class Generation:
-    """`deadline` is on the clock of the running loop. Use as an async context manager: leaving it ends the
-    request."""
+    """`deadline` is on the clock of the running loop, `image_params` are the fields of the request's images. Use as
+    an async context manager: leaving it ends the request."""
 
-    def __init__(self, client: EngineClient, request: GenerateRequest, deadline: float) -> None:
+    def __init__(
+        self, client: EngineClient, request: GenerateRequest, deadline: float, image_params: Sequence[str]
+    ) -> None:
         self._events = client.submit(request)
         self._deadline = deadline
+        self._image_params = image_params
 
     async def __aenter__(self) -> Generation:
         return self
@@ -59,16 +62,17 @@ class Generation:
                 raise _timed_out() from None
             _log.exception("the engine's event stream raised")
             raise _broken("raised") from None
-        return _checked(event)
+        if event is None:
+            raise _broken("ended without a terminal event")
+        if isinstance(event, Failed):
+            raise self._failure(event)
+        return event
 
-
-def _checked(event: Event | None) -> Accepted | TextDelta | Finished:
-    if event is None:
-        raise _broken("ended without a terminal event")
-    if isinstance(event, Failed):
+    def _failure(self, event: Failed) -> ServiceError:
+        if event.image is not None:
+            return ImageError(event.code, event.message).at(event.image + 1, self._image_params[event.image])
         retry_after = _RETRY_AFTER if error_kind(event.code).status in (429, 503) else None
-        raise ServiceError(event.code, event.message, retry_after=retry_after)
-    return event
+        return ServiceError(event.code, event.message, retry_after=retry_after)
 
 
 def _timed_out() -> UnavailableError:

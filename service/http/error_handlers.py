@@ -17,6 +17,7 @@ from service.http.validation import query_error
 from store.errors import StoreError
 
 _log = logging.getLogger(__name__)
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -56,8 +57,17 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if error.status_code != 405:
         return JSONResponse(error_body("not_found", "There is no such route."), error.status_code)
-    # Starlette names the methods of the first route of that path only.
-    fitting = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
-    methods = sorted({method for route in fitting for method in getattr(route, "methods", None) or ()})
-    body = error_body("method_not_allowed", "This route does not know that method.")
-    return JSONResponse(body, 405, headers={"allow": ", ".join(methods)})
+    body = error_body(
+        "method_not_allowed", "This route does not know that method; 'allow' has those it does."
+    )
+    return JSONResponse(body, 405, headers={"allow": ", ".join(_methods(request))})
+
+
+def _methods(request: Request) -> list[str]:
+    """Those that would be answered. Every route is asked, since no list of its methods is part of its interface."""
+    scope = {"type": "http", "path": request.url.path, "root_path": "", "headers": []}
+    return [
+        method
+        for method in _METHODS
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+    ]

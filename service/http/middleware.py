@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import error_body, error_kind
+from service.http.browsers import BrowserGuard
 from service.http.tenancy import KeyRing, presented_key
 
 _log = logging.getLogger(__name__)
@@ -24,6 +25,14 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 ADMIN_PREFIX: Final = "/v1/cache/"
 CHAT_PREFIX: Final = "/v1/chat"
 METRICS_PATH: Final = "/metrics"
+_REFUSALS: Final = {
+    "invalid_api_key": "A valid API key is needed: send 'authorization: Bearer <key>'.",
+    "admin_key_required": "This needs the operator's key: send it in the place of your own.",
+    "host_not_allowed": "A service without API keys is asked by loopback names or by its address only: use these, "
+    "add the name in the 'host' header to CONDUIT_TRUSTED_HOSTS, or set keys.",
+    "origin_not_allowed": "A web page of another site asks for a change, which a service without API keys does not "
+    "make: ask from its own page or from a program, or set keys.",
+}
 HEALTH_PATHS: Final = frozenset({"/livez", "/readyz", "/health"})
 
 
@@ -41,6 +50,10 @@ class Access:
         if self._keys.open or path in self._public or path.startswith(self._below):
             return False
         return self._keys.has_tenants or _is_operators(path)
+
+    def is_open(self, path: str) -> bool:
+        """True where anybody may ask for `path` who reaches the service at all, because callers have no keys."""
+        return not self._keys.has_tenants and not self.needs_key(path) and path not in HEALTH_PATHS
 
     def refusal(self, path: str, key: str | None) -> str | None:
         """The code of the error for who asks with `key`, None if he may."""
@@ -61,10 +74,11 @@ def _is_operators(path: str) -> bool:
 class Gatekeeper:
     """The one middleware of the service."""
 
-    def __init__(self, app: ASGIApp, keys: KeyRing, access: Access) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing, access: Access, guard: BrowserGuard) -> None:
         self._app = app
         self._keys = keys
         self._access = access
+        self._guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -77,13 +91,16 @@ class Gatekeeper:
         tracked = _Tracked(send, state["request_id"])
         started = time.monotonic()
         try:
-            await self._serve(scope, receive, tracked, presented_key(headers))
+            await self._serve(scope, receive, tracked, headers)
         finally:
             self._log_access(scope, tracked.status, time.monotonic() - started)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: _Tracked, key: str | None) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, send: _Tracked, headers: Headers) -> None:
+        key = presented_key(headers)
         scope["state"]["tenant"] = self._keys.tenant(key)
         refusal = self._access.refusal(scope["path"], key)
+        if refusal is None and self._access.is_open(scope["path"]):
+            refusal = self._guard.refusal(scope["method"], headers)
         if refusal is not None:
             await _refuse(refusal)(scope, receive, send)
             return
@@ -131,10 +148,9 @@ class _Tracked:
 
 
 def _refuse(code: str) -> JSONResponse:
-    if code == "admin_key_required":
-        return _error(code, "This needs the operator's key.")
-    response = _error(code, "A valid API key is needed: send 'authorization: Bearer <key>'.")
-    response.headers["www-authenticate"] = "Bearer"
+    response = _error(code, _REFUSALS[code])
+    if code == "invalid_api_key":
+        response.headers["www-authenticate"] = "Bearer"
     return response
 
 

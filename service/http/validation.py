@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -71,8 +72,12 @@ def _translate(fault: ErrorDetails, model: type[WireModel]) -> RequestError:
         return RequestError("missing_parameter", f"Missing parameter: '{path}'.", param=path)
     if kind == "extra_forbidden":
         if model.is_known_elsewhere(place):
-            return RequestError("unsupported_parameter", f"'{path}' is not supported yet.", param=path)
-        return RequestError("unknown_parameter", f"Unknown parameter: '{path}'.", param=path)
+            return RequestError(
+                "unsupported_parameter", f"'{path}' is not supported yet; leave it out.", param=path
+            )
+        return RequestError(
+            "unknown_parameter", f"Unknown parameter: '{path}'{_instead(place, model)}", param=path
+        )
     if kind == "conflict":
         return RequestError(
             "invalid_request", f"Fields that do not fit together: {context['text']}.", param=context["param"]
@@ -80,6 +85,12 @@ def _translate(fault: ErrorDetails, model: type[WireModel]) -> RequestError:
     return RequestError(
         "invalid_request", f"'{path or 'body'}' must be {_expected(fault)}.", param=path or None
     )
+
+
+def _instead(place: list[int | str], model: type[WireModel]) -> str:
+    """What to do about a name that is none of `model`'s own."""
+    alike = difflib.get_close_matches(shown(str(place[-1])), model.model_fields, 1) if len(place) == 1 else []
+    return f"; did you mean '{alike[0]}'?" if alike else "; leave it out."
 
 
 def _is_tag(part: int | str) -> bool:

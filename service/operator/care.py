@@ -181,14 +181,14 @@ class CacheCareEndpoint:
             place = PlacedImage(ImageReference(text), f"images[{number}]")
             try:
                 async with self._services.images.loaded([place], tenant) as (image,):
-                    report = await self._compute(image, tenant)
+                    report = await self._compute(image, tenant, place.param)
                 yield event({"image": number, **report})
             except ServiceError as error:
                 yield event(
                     {"image": number, "failed": error_body(error.code, error.message, error.param)["error"]}
                 )
 
-    async def _compute(self, image: ImageInput, tenant: str) -> dict[str, Any]:
+    async def _compute(self, image: ImageInput, tenant: str, place: str) -> dict[str, Any]:
         """Ask for one token about the image, which stores it as a side effect."""
         request = GenerateRequest(
             id=f"warm-{uuid.uuid4().hex}",
@@ -201,7 +201,7 @@ class CacheCareEndpoint:
         )
         settings = self._services.settings
         deadline = asyncio.get_running_loop().time() + settings.request_timeout
-        async with Generation(self._services.client, request, deadline) as generation:
+        async with Generation(self._services.client, request, deadline, [place]) as generation:
             await generation.accepted()
             async with aclosing(generation.output()) as output:
                 ends = [piece async for piece in output if isinstance(piece, Finished)]

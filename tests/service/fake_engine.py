@@ -111,9 +111,9 @@ def says(text: str, pause: float = 0.0) -> Script:
     return script
 
 
-def fails(code: str, message: str = "It went wrong.") -> Script:
+def fails(code: str, message: str = "It went wrong.", image: int | None = None) -> Script:
     """Refuse before anything is accepted."""
-    return lambda request: [Failed(request.id, code, message)]
+    return lambda request: [Failed(request.id, code, message, image)]
 
 
 class FakeEngine:

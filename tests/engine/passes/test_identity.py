@@ -201,7 +201,7 @@ def test_a_long_question_scores_in_pieces_with_the_same_result(
 
 
 def test_picture_too_narrow_is_named(bench: Bench) -> None:
-    from engine.errors import InvalidPrompt
+    from engine.errors import InvalidImage
 
-    with pytest.raises(InvalidPrompt, match="3000 x 2"):
+    with pytest.raises(InvalidImage, match="3000 x 2"):
         bench.layout([user(0)], [picture(0, 3000, 2)])

@@ -11,7 +11,11 @@ from engine.messages import (
     CacheOptions,
     Failed,
     Finished,
+    ImageInput,
+    ImagePart,
+    Message,
     Sampling,
+    TextPart,
 )
 from engine.policies.known import make_policy
 from engine.serving.prepared import answer_budget
@@ -40,6 +44,17 @@ def test_bad_requests_fail_before_acceptance_and_disturb_nothing(
     (event,) = client.run(replace(ask("bad"), **changes))  # type: ignore[arg-type]
     assert isinstance(event, Failed) and event.code == code and event.message
     assert isinstance(client.run(ask("good"))[-1], Finished)
+
+
+def test_f22_a_picture_too_narrow_names_its_place_and_its_size(client: Client) -> None:
+    narrow = ImageInput(b"n" * 32, 600, 2, bytes(3 * 600 * 2))
+    request = replace(ask("narrow"), images=(*ask("narrow").images, narrow))
+    parts = tuple(ImagePart(number) for number in range(len(request.images)))
+    request = replace(request, messages=(Message("user", (*parts, TextPart("What is it?"))),))
+    (event,) = client.run(request)
+    assert isinstance(event, Failed)
+    assert (event.code, event.image) == ("invalid_image", len(request.images) - 1)
+    assert event.message == "it is 600 x 2 pixels; the longer side may be at most 200 times the shorter."
 
 
 def test_context_length_names_both_counts() -> None:

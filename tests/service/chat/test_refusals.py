@@ -17,7 +17,7 @@ from service.errors import ERROR_TABLE, RequestError
 from service.http.json_reader import JsonLimits, JsonReader
 from service.http.validation import validated
 from tests.service.asking import RED, refused, user
-from tests.service.fake_engine import FakeEngine
+from tests.service.fake_engine import FakeEngine, fails
 from tests.service.serving import eventually
 
 TEXT = {"type": "text", "text": "What is it?"}
@@ -343,3 +343,24 @@ def test_body_of_100_mb_is_refused_and_life_goes_on(api: httpx.Client, engine: F
     response = api.post("/v1/chat", content=(piece for _ in range(100)), headers=headers)
     refused(response, 413, "request_too_large")
     eventually(lambda: api.get("/livez").status_code == 200, "still alive")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_f22_a_picture_that_the_model_refuses_is_named_as_others_are(
+    api: httpx.Client, engine: FakeEngine, stream: bool
+) -> None:
+    engine.script = fails("invalid_image", "it is 3000 x 2 pixels; that is too narrow.", image=1)
+    parts = [
+        TEXT,
+        {"type": "image_url", "image_url": {"url": RED}},
+        {"type": "input_image", "image_url": RED},
+    ]
+    error = refused(api.post("/v1/chat", json=user(parts, stream=stream)), 400, "invalid_image")
+    assert error["message"] == "Image 2: it is 3000 x 2 pixels; that is too narrow."
+    assert error["param"] == "messages[0].content[2].image_url"
+    error = refused(
+        api.post("/v1/chat", json={"prompt": "x", "images": [RED, RED], "stream": stream}),
+        400,
+        "invalid_image",
+    )
+    assert error["param"] == "images[1]"
