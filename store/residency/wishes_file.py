@@ -77,7 +77,8 @@ class WishesFile:
 
     def write(self, saved: Saved) -> None:
         fresh = self._path.with_suffix(".new")
-        with fresh.open("w") as stream:
+        fresh.unlink(missing_ok=True)  # whatever it is: a pipe would be waited at
+        with fresh.open("x") as stream:
             stream.writelines(lines(saved))
             stream.flush()
             os.fsync(stream.fileno())

@@ -16,7 +16,7 @@ from typing import Any
 import lmdb
 
 from store.errors import TierError, TierUnavailable
-from store.tiers.lmdb.file import BROKEN_MARK, COMPACT, DATA, discard, identity
+from store.tiers.lmdb.file import BROKEN_MARK, COMPACT, DATA, discard, discard_aside, identity
 from store.tiers.lmdb.native import FOREIGN_ERRORS, Opened, translated
 from store.tiers.lmdb.opener import Opener, free_bytes
 
@@ -122,6 +122,10 @@ class Environment:
             return (self._path / DATA).stat().st_blocks * 512
         except OSError:
             return 0
+
+    def discard_aside(self) -> bool:
+        """Give up what was put aside, for the room that it takes; False if there was nothing."""
+        return discard_aside(self._path)
 
     def close(self) -> None:
         """Waits for transactions that run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from store.errors import TierUnavailable
@@ -39,8 +40,8 @@ def fault_on_sight(directory: Path) -> str | None:
 
 def put_aside(directory: Path) -> None:
     """Give the files names under which nobody opens them. Only the newest copy is kept, as each may be as big as the
-    store; it stays in the directory, which is the one place that is sure to be on the same file system and writable.
-    Raises TierUnavailable."""
+    store, and only while there is room for it. It stays in the directory, the one place that is sure to be on the same
+    file system and writable. Raises TierUnavailable."""
     try:
         for name in (DATA, LOCK, BROKEN_MARK, CRASHES):
             if os.path.lexists(directory / name):
@@ -48,6 +49,16 @@ def put_aside(directory: Path) -> None:
                 (directory / name).rename(directory / (name + ASIDE))
     except OSError as error:
         raise TierUnavailable("unmovable", str(error)) from error
+
+
+def discard_aside(directory: Path) -> bool:
+    """Remove what was put aside; False if there was nothing, or it cannot be removed."""
+    found = False
+    for name in (DATA, LOCK, BROKEN_MARK, CRASHES):
+        with suppress(OSError):
+            found |= os.path.lexists(directory / (name + ASIDE))
+            discard(directory / (name + ASIDE))
+    return found
 
 
 def discard(path: Path) -> None:
@@ -68,7 +79,7 @@ def network_filesystem(directory: Path, mounts: Path = Path("/proc/self/mounts")
     """Type of the network file system that `directory` lies on, None if on none that can be told. LMDB's
     locks and maps do not work there."""
     try:
-        lines = mounts.read_text().splitlines()
+        lines = mounts.read_text(errors="replace").splitlines()
     except OSError:
         return None
     resolved = directory.resolve()

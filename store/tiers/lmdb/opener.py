@@ -13,7 +13,15 @@ from typing import BinaryIO
 from store.errors import TierUnavailable
 from store.tiers.lmdb import crashes
 from store.tiers.lmdb.claim import Claim
-from store.tiers.lmdb.file import COMPACT, discard, fault_on_sight, identity, network_filesystem, put_aside
+from store.tiers.lmdb.file import (
+    COMPACT,
+    discard,
+    discard_aside,
+    fault_on_sight,
+    identity,
+    network_filesystem,
+    put_aside,
+)
 from store.tiers.lmdb.native import FOREIGN_ERRORS, Opened, connect, translated
 from store.tiers.lmdb.rehearsal import Rehearsal
 
@@ -102,14 +110,15 @@ class Opener:
                 return fault
             self._rehearsal = Rehearsal(self._path, self._databases, self._map_size)
             patience = _PATIENCE_SECONDS
+        rehearsal, self._rehearsal = self._rehearsal, None
         try:
-            fault = self._rehearsal.fault(patience)
+            return rehearsal.fault(patience)
         except TierUnavailable as error:
-            if error.reason != "checking":
-                self._rehearsal = None
+            if error.reason == "checking":
+                self._rehearsal = rehearsal
+            elif error.reason == "disk_full" and discard_aside(self._path):
+                return self._fault()
             raise
-        self._rehearsal = None
-        return fault
 
     def _release(self) -> None:
         if self._claim is not None:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import lmdb
-from lmdb.verify import VerifyError, verify
+from lmdb.verify import verify
 
 from store.tiers.lmdb.file import DATA, LOCK
 from store.tiers.lmdb.native import (
@@ -88,8 +88,10 @@ def check_pages(data: Path) -> None:
                 raise Damaged("it is no file of this store")
     try:
         problems = verify(str(data))
-    except VerifyError as error:
-        raise Damaged(str(error)) from error
+    except OSError:
+        raise
+    except Exception as error:  # VerifyError, and whatever else the check itself stumbles over
+        raise Damaged(f"{type(error).__name__}: {error}") from error
     if problems:
         raise Damaged(problems[0])
 
@@ -125,10 +127,10 @@ def write(opened: Opened) -> None:
 
 def rehearse(directory: Path, names: Sequence[str], map_size: int) -> None:
     """Raises Damaged, OSError and lmdb.Error."""
-    reserve(directory / LOCK)
     data = directory / DATA
     if data.exists() and data.stat().st_size:
         check(directory)
+    reserve(directory / LOCK)
     try:
         opened = connect(str(directory), names, map_size)
     except lmdb.Error:

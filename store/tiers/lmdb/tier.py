@@ -197,10 +197,12 @@ class LmdbTier:
         """Once more, with more room. If it is the file system that has none, give up writing for a while."""
         # Readers that were killed pin every page freed since; the timer may not have come to them yet.
         self._environment.check_readers()
+        roomier = reason == "disk_full" and self._environment.discard_aside()
         try:
             self._table.delete([record.digest])
-            more = max(2 * record.nbytes, self._table.index.nbytes // 8)
-            self._make_room(more, when, hold, reason, at_least=False)
+            if not roomier:
+                more = max(2 * record.nbytes, self._table.index.nbytes // 8)
+                self._make_room(more, when, hold, reason, at_least=False)
             self._table.write(record, when)
         except TierFull as error:
             if error.reason == "disk_full":

@@ -90,6 +90,14 @@ class TestAnything:
         wishes.save()
         assert opened(file).quotas == {"acme": 5}
 
+    def test_a_pipe_in_the_way_is_not_waited_at(self, file: Path) -> None:
+        wishes = opened(file)
+        file.parent.mkdir()
+        os.mkfifo(file.with_suffix(".new"))
+        wishes.set_quota("acme", 5)
+        wishes.save()
+        assert opened(file).quotas == {"acme": 5} and wishes.problems == ()
+
     def test_what_makes_no_sense_is_left_out_and_counted(self, file: Path) -> None:
         good, bad = digest(1).hex(), digest(2).hex()
         pins = [f'"{good}": 5000', f'"{bad}": "soon"', f'"{bad[:-2]}": 5000', '"zz": null', f'"{bad}1": 7']

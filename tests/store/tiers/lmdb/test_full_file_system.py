@@ -10,11 +10,11 @@ import pytest
 from store.errors import TierFull
 from store.open import assemble
 from store.residency.eviction import Hold, never_held
-from store.tiers.lmdb.file import DATA, LOCK
+from store.tiers.lmdb.file import ASIDE, DATA, LOCK
 from store.tiers.lmdb.tier import LmdbTier
 from tests.store.samples import BlobCodec, decoded_of, entry_of, key_of, read, record_of, unused
 from tests.store.stand import MIB, Stand
-from tests.store.tiers.lmdb.files import fill, pieces_in, run, small_file_system
+from tests.store.tiers.lmdb.files import aside, fill, filled, pieces_in, run, small_file_system
 
 NOW = 2000.0
 
@@ -157,3 +157,29 @@ print("ended well")
     done = run(program, path)
     assert done.stdout == "ended well\n", done.stderr
     assert pieces_in(path) % 3 == 0
+
+
+def test_what_was_put_aside_gives_way_to_new_entries(tmp_path: Path) -> None:
+    with small_file_system(tmp_path / "small", 24 << 10) as mount:
+        filled(mount / "store", count=6)
+        with (mount / "store" / DATA).open("r+b") as stream:
+            stream.write(bytes(8192))
+        tier = LmdbTier(mount / "store", 32 * MIB)
+        tier.put(record_of(1, 4 * MIB), NOW, never_held)
+        assert DATA + ASIDE in aside(mount / "store")
+        tier.put(record_of(2, 8 * MIB), NOW, never_held)
+        assert aside(mount / "store") == set()
+        assert tier.contains(key_of(1).digest) and tier.contains(key_of(2).digest)
+        assert tier.stats().evictions == {}
+        tier.close()
+
+
+def test_what_was_put_aside_gives_way_to_an_empty_store(tmp_path: Path) -> None:
+    with small_file_system(tmp_path / "small", 4 << 10) as mount:
+        (mount / "store").mkdir()
+        (mount / "store" / DATA).write_bytes(b"garbage" * 50_000)
+        fill(mount)
+        tier = LmdbTier(mount / "store", 32 * MIB)
+        assert tier.rows() == []
+        assert aside(mount / "store") == set() and "started empty" in tier.problems()[0]
+        tier.close()

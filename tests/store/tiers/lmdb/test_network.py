@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from store.residency.eviction import never_held
 from store.tiers.lmdb.file import network_filesystem
+from store.tiers.lmdb.tier import LmdbTier
+from tests.store.samples import record_of
+from tests.store.tiers.lmdb.files import MIB, NOW
 
 
 @pytest.mark.parametrize(
@@ -20,3 +24,21 @@ def test_e20_a_network_file_system_is_told(tmp_path: Path, where: str, kind: str
     )
     assert network_filesystem(tmp_path / where / "store", mounts) == kind
     assert network_filesystem(tmp_path, tmp_path / "nowhere") is None
+
+
+def test_mounts_are_read_whatever_they_are_called(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_bytes(
+        b"/dev/sdb /media/\xff\xfe vfat rw 0 0\nserver:/x " + bytes(tmp_path) + b" nfs4 rw 0 0\n"
+    )
+    assert network_filesystem(tmp_path / "store", mounts) == "nfs4"
+
+
+def test_e20_a_store_on_a_network_file_system_works_and_says_so(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.tiers.lmdb.opener.network_filesystem", lambda _: "nfs4")
+    tier = LmdbTier(path, MIB)
+    tier.put(record_of(1), NOW, never_held)
+    assert tier.problems() == ("store lies on a network file system (nfs4), which LMDB cannot use safely",)
+    tier.close()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from store.errors import TierUnavailable
@@ -88,6 +89,56 @@ def test_a_file_without_two_meta_pages_is_cut_short(path: Path, all_kinds: bytes
     (path / DATA).write_bytes(all_kinds[:size])
     with pytest.raises(Damaged, match=r"cut short|beyond the end"):
         check_pages(path / DATA)
+
+
+def test_what_the_check_itself_stumbles_over_is_damage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(path, count=1)
+
+    def stumble(_: str) -> list[str]:
+        raise IndexError("odd")
+
+    monkeypatch.setattr(probe, "verify", stumble)
+    with pytest.raises(Damaged, match="IndexError: odd"):
+        check_pages(path / DATA)
+
+
+def test_a_file_that_cannot_be_read_is_not_called_damaged(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(path, count=1)
+
+    def refused(_: str) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(probe, "verify", refused)
+    with pytest.raises(PermissionError):
+        check_pages(path / DATA)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (OSError(5, "Input/output error"), probe.BROKEN),
+        (OSError(13, "Permission denied"), probe.UNUSABLE),
+        (OSError(28, "No space left on device"), probe.NO_ROOM),
+        (OSError(122, "Disk quota exceeded"), probe.NO_ROOM),
+        (MemoryError(), probe.UNUSABLE),
+        (lmdb.CorruptedError("page"), probe.BROKEN),
+        (lmdb.MemoryError("mdb_env_open"), probe.UNUSABLE),
+        (Damaged("short"), probe.BROKEN),
+    ],
+    ids=str,
+)
+def test_how_a_rehearsal_ends(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    path.mkdir()
+
+    def rehearse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(probe, "rehearse", rehearse)
+    assert probe.main(path, MIB, ["records"]) == status
 
 
 def test_a_second_look_is_taken_before_a_verdict(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

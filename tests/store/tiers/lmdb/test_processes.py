@@ -163,6 +163,41 @@ tier.close()
     tier.close()
 
 
+def test_processes_that_begin_one_store_at_once_all_have_it(path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from store.residency.eviction import never_held
+from store.tiers.lmdb.tier import LmdbTier
+from tests.store.samples import record_of
+sys.stdin.read()
+tier = LmdbTier(Path(sys.argv[1]), 8 << 20)
+tier.put(record_of(int(sys.argv[2])), 2000.0, never_held)
+print(tier.problems())
+tier.close()
+"""
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(path), str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(4)
+    ]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.close()
+    for child in children:
+        assert child.stdout is not None and child.stdout.read() == "()\n"
+        child.stdout.close()
+        assert child.wait() == 0
+    tier = LmdbTier(path, 8 * MIB)
+    assert {row.digest for row in tier.rows()} == {key_of(number).digest for number in range(4)}
+    assert tier.problems() == ()
+    tier.close()
+
+
 def test_reads_go_on_while_the_tier_closes(path: Path) -> None:
     filled(path)
     tier = LmdbTier(path, 32 * MIB)
