@@ -134,7 +134,7 @@ class StoreAdmin(Generic[E]):
         """Keep an entry: for `seconds` it is evicted only when nothing else is left, with None never. False
         if it is nowhere. Raises WishesFull."""
         digest = _digest_of(key)
-        if digest is None or self.entry(key) is None:
+        if digest is None or not self._is_somewhere(digest):
             return False
         self._wishes.pin(digest, None if seconds is None else self._clock() + seconds)
         # Any request may ask for a soft pin: it waits for no disk.
@@ -217,6 +217,11 @@ class StoreAdmin(Generic[E]):
         with self._stack.health.noting(tier.name):
             problems = tier.problems()
         return problems
+
+    def _is_somewhere(self, digest: bytes) -> bool:
+        """A request pins what it has at hand: then no tier is asked."""
+        at_hand = self._decoded.contains(digest) or self._stack.writer.pending(digest) is not None
+        return at_hand or any(self._ask(tier, digest) is not None for tier in self._stack.tiers)
 
     def _ask(self, tier: Tier, digest: bytes) -> Row | None:
         row = None

@@ -84,6 +84,27 @@ class TestPins:
         (saved,) = json.loads((stand.path / "wishes.json").read_text())["pins"]
         assert saved == key_of(1).hex
 
+    def test_a_request_that_pins_what_it_has_asks_no_tier(self, stand: Stand) -> None:
+        stand.outcome(1)
+        stand.entries.flush(10)
+        stand.memory.fault = stand.disk.fault = "error"
+        assert stand.admin.pin(key_of(1).hex, 60.0)
+        assert not stand.admin.pin(key_of(2).hex, 60.0)
+        assert len(stand.admin.stats().degraded) == 2
+
+    def test_what_waits_to_be_written_can_be_pinned(self, tmp_path: Path) -> None:
+        stand = Stand(tmp_path / "store", decoded=0)
+        stand.memory.write_gate.clear()
+        stand.outcome(1)
+        assert stand.admin.pin(key_of(1).hex, 60.0)
+        stand.close()
+
+    def test_what_only_the_last_tier_has_can_be_pinned(self, stand: Stand) -> None:
+        stand.outcome(1)
+        stand.forget_decoded()
+        stand.memory.inner.delete(key_of(1).digest)
+        assert stand.admin.pin(key_of(1).hex, None)
+
     def test_what_an_operator_asks_for_is_written_when_it_is_answered(self, stand: Stand) -> None:
         stand.outcome(1)
         file = stand.path / "wishes.json"
