@@ -78,16 +78,22 @@ class SharedIndex:
         """A record that was removed meanwhile does not come back into the index."""
         with self._lock:
             touched, self._touched = self._touched, Counter()
-        used = {row.digest: row.last_used for digest in touched if (row := self.rows.get(digest)) is not None}
+        changed = {row.digest: row.last_used for row in self.rows.take_used()}
+        used = {digest: when for digest, when in changed.items() if digest in touched}
+        # The others lay in the future, as a clock was wrong, here or on another machine.
+        moved = {digest: when for digest, when in changed.items() if digest not in touched}
 
         def write(client: Any) -> None:
             pipeline = client.pipeline(transaction=False)
-            pipeline.zadd(USED, used, xx=True, gt=True)
+            if used:
+                pipeline.zadd(USED, used, xx=True, gt=True)
+            if moved:
+                pipeline.zadd(USED, moved, xx=True)
             for digest in used:
                 pipeline.zadd(HITS, {digest: touched[digest]}, xx=True, incr=True)
             pipeline.execute()
 
-        if used:
+        if changed:
             self._on_index(write)
 
     def look(self, digest: bytes) -> Row | None:
