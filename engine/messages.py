@@ -132,7 +132,8 @@ class GenerateRequest:
 class ImageReport:
     """What happened to one image of a request. `bytes` is the size of the stored record, `load_seconds` the time to
     fetch and decode it (0 for a compile), `compile_seconds` the time to compute it (0 for a hit). `chained` are the
-    tokens whose rows a chain had; an image that an exact chain holds is a hit of the tier "chain"."""
+    tokens whose rows a chain had; an image that an exact chain holds is a hit of the tier "chain". `same_as` is the
+    first image of the request (from 0) that has the very same pixels, None where none does."""
 
     key: str
     outcome: ImageOutcome
@@ -145,6 +146,7 @@ class ImageReport:
     refreshed: int
     exact: bool
     chained: int = 0
+    same_as: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

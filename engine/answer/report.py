@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.messages import ImageReport, KvReport, Usage
 from engine.passes.refresh import Prefilled
@@ -35,11 +35,16 @@ def kv_report(
 ) -> KvReport:
     """`fetched` and `keys` span by span, in prompt order; None where the store was not asked (policy `full`, and images
     in an exact chain)."""
-    images = tuple(
+    each = [
         image_report(span, found, key, refreshed, exact, tokens, span.stop <= chained.exact)
         for span, found, key, refreshed, exact, tokens in zip(
             layout.spans, fetched, keys, prefilled.refreshed, prefilled.exact, chained.spans, strict=True
         )
+    ]
+    firsts = [keys.index(key) for key in keys]
+    images = tuple(
+        replace(image, same_as=first) if first < place else image
+        for place, (image, first) in enumerate(zip(each, firsts, strict=True))
     )
     refreshed = sum(prefilled.refreshed)
     reused = sum(i.tokens - i.refreshed - i.chained for i in images if i.outcome == "hit")

@@ -131,6 +131,7 @@ def image_body(image: ImageReport) -> dict[str, Any]:
         "refreshed": image.refreshed,
         "exact": image.exact,
         "chained": image.chained,
+        "same_as": image.same_as,
     }
 
 

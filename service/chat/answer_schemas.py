@@ -24,6 +24,7 @@ class ImageBody(BaseModel):
     refreshed: int
     exact: bool
     chained: int
+    same_as: int | None
 
 
 class TimingsBody(BaseModel):

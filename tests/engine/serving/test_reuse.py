@@ -113,6 +113,19 @@ def test_the_same_image_twice_is_compiled_once(client: Client, runtime: Runtime)
     assert runtime.store.admin.stats().compiles == 1
     assert end.usage.cache_write_tokens == IMAGES[0].width * IMAGES[0].height // 28**2
     assert len({i.key for i in end.report.images}) == 1
+    assert [i.same_as for i in end.report.images] == [None, 0]
+
+
+@pytest.mark.parametrize("policy", ["conduit", "full"])
+def test_an_unchanged_screenshot_is_told_as_such(client: Client, policy: str) -> None:
+    """In later turns as well, and always as the first one that had these pixels."""
+    turns = (user(0, "K?"), said("assistant", "four"), user(1, 2, 3, "And L?"))
+    images = (IMAGES[1], IMAGES[0], IMAGES[1], IMAGES[1])
+    request = GenerateRequest(
+        "t", "tenant", turns, images, Sampling(max_tokens=1), CacheOptions(policy=policy)
+    )
+    _, end = client.answer(request)
+    assert [i.same_as for i in end.report.images] == [None, None, 0, 0]
 
 
 def test_c1_equal_placeholders_do_not_make_equal_images(client: Client) -> None:
