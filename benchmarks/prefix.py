@@ -43,8 +43,9 @@ from engine.messages import (
 from engine.passes.forward import Work
 from engine.passes.refresh import Prefill, slots_needed
 from engine.serving.chaining import Chaining
-from engine.serving.generation import Generation, prepare
+from engine.serving.generation import Generation
 from engine.serving.load import load_runtime
+from engine.serving.prepared import prepare
 from engine.serving.runtime import Runtime
 from engine.settings import ModelSettings
 from store.open import open_store
