@@ -109,5 +109,6 @@ class _Check:
         return self._family.logits(run_rows(self._family, prefill.kv, rows, attention, Work()))[0]
 
     def close(self, ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+        """`theirs` are finite; a difference that is no number is never small."""
         allowed = TOLERANCE.get(self._family.dtype, 1e-3) * float(theirs.abs().max())
-        return bool(torch.isfinite(ours).all()) and float((ours - theirs).abs().max()) <= allowed
+        return float((ours - theirs).abs().max()) <= allowed

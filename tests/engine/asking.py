@@ -74,6 +74,10 @@ def drain(events: queue.Queue[Event]) -> list[Event]:
     return seen
 
 
+def store_settings(folder: Path | None) -> StoreSettings:
+    return StoreSettings(path=folder, memory_bytes=1 << 24, disk_bytes=1 << 26, decoded_bytes=1 << 24)
+
+
 def open_runtime(model: Path, folder: Path | None, chain_bytes: int = 0) -> Runtime:
-    store = StoreSettings(path=folder, memory_bytes=1 << 24, disk_bytes=1 << 26, decoded_bytes=1 << 24)
-    return load_runtime(ModelSettings(str(model), device="cpu"), open_store(store), "raw", chain_bytes)
+    store = open_store(store_settings(folder))
+    return load_runtime(ModelSettings(str(model), device="cpu"), store, "raw", chain_bytes)

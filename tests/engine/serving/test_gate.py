@@ -29,6 +29,12 @@ def positions(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bench.family, "rope", lambda positions: rope(positions * 2))
 
 
+def numerics(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    """One percent off is more than float32 rounds."""
+    logits = bench.family.logits
+    patch.setattr(bench.family, "logits", lambda hidden: logits(hidden) * 1.01)
+
+
 def restored(name: str) -> Callable[[Bench, pytest.MonkeyPatch], None]:
     def fault(bench: Bench, patch: pytest.MonkeyPatch) -> None:
         def wrongly(kv: RequestKV, *others: Any) -> None:
@@ -77,6 +83,7 @@ def stored_numbers(bench: Bench, patch: pytest.MonkeyPatch) -> None:
 
 FAULTS = {
     positions: "library",
+    numerics: "library",
     restored("keys"): "restored keys",
     restored("values"): "canonical",
     scattered_rows: "refreshing every row",

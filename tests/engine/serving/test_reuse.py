@@ -15,10 +15,13 @@ from engine.messages import (
     GenerateRequest,
     Sampling,
 )
+from engine.serving.generation import Generation
 from engine.serving.load import load_runtime
+from engine.serving.prepared import prepare
 from engine.serving.runtime import Runtime
 from engine.serving.worker import Worker
 from engine.settings import ModelSettings
+from store.errors import CodecError, StoreClosed, StoreError, TierUnavailable
 from store.open import open_store
 from store.records.buffers import BufferPool
 from store.records.entry import ImageKV
@@ -163,8 +166,9 @@ def test_stale_buffers_never_reach_an_answer(client: Client, runtime: Runtime) -
     before, _ = client.answer(ask("clean", question))
     for poison in (float("nan"), 7.0):
         kv = runtime.pool.take(300)
-        kv.keys.fill_(poison)
-        kv.values.fill_(poison)
+        with torch.inference_mode():  # as the worker that made them
+            kv.keys.fill_(poison)
+            kv.values.fill_(poison)
         runtime.pool.give_back(kv)
         assert client.answer(ask(f"poisoned {poison}", question))[0] == before
 
@@ -215,3 +219,58 @@ def test_f5_a_stored_entry_that_the_model_cannot_use_is_computed_anew(
     _, end = client.answer(ask("third", question, 1))
     assert [image.outcome for image in end.report.images] == ["hit"]
     assert [tier.rejected for tier in store.admin.stats().tiers] == [{"outdated": 1}] * 2
+
+
+def test_a_policy_that_has_its_own_ratio_is_reported_with_it(client: Client, runtime: Runtime) -> None:
+    assert runtime.choose(CacheOptions(policy="reuse", refresh_ratio=0.5)).ratio == 0
+    assert runtime.choose(CacheOptions(policy="full", refresh_ratio=0.5)).ratio == 1
+    _, end = client.answer(ask("r", cache=CacheOptions(policy="reuse", refresh_ratio=0.5)))
+    assert (end.report.refresh_ratio, end.report.refreshed) == (0, 0)
+
+
+def test_what_read_mode_computed_is_not_said_to_be_written(client: Client) -> None:
+    _, read = client.answer(ask("read", cache=CacheOptions(mode="read")))
+    assert [image.outcome for image in read.report.images] == ["miss", "miss"]
+    assert read.usage.cache_write_tokens == 0
+    _, auto = client.answer(replace(ask("auto"), tenant="another"))
+    assert auto.usage.cache_write_tokens == auto.usage.image_tokens
+
+
+@pytest.mark.parametrize(
+    "error", [StoreClosed("closed"), CodecError("no such shape"), TierUnavailable("timeout")], ids=repr
+)
+@pytest.mark.parametrize("mode", ["auto", "read", "rewrite"])
+def test_promise_5_a_store_that_fails_costs_its_entries_and_not_the_answer(
+    client: Client, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, mode: CacheMode, error: StoreError
+) -> None:
+    shifted = (said("system", "Slowly."), user(0, 1, "What is K?"))
+    expected, _ = client.answer(ask("whole", shifted, cache=CacheOptions(mode="bypass")))
+    fetch = runtime.store.entries.fetch
+
+    def failing(key: object, compile_entry: object, mode: CacheMode, *others: object) -> object:
+        if mode != "bypass":
+            raise error
+        return fetch(key, compile_entry, mode, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runtime.store.entries, "fetch", failing)
+    monkeypatch.setattr(runtime.store.admin, "pin", lambda *_: (_ for _ in ()).throw(error))
+    text, end = client.answer(ask("broken", shifted, cache=CacheOptions(mode=mode, pin_seconds=9.0)))
+    assert text == expected
+    assert [image.outcome for image in end.report.images] == ["bypass", "bypass"]
+
+
+def test_running_streams_have_their_turn_between_two_images_that_are_computed(
+    runtime: Runtime,
+) -> None:
+    def pieces(**changes: object) -> int:
+        prepared = prepare(runtime, ask("r", **changes), 0.0)  # type: ignore[arg-type]
+        generation = Generation(runtime, prepared, lambda text: None)
+        with torch.inference_mode():
+            count = sum(1 for _ in generation.prefill())
+        generation.close()
+        return count
+
+    assert pieces() == 2
+    assert pieces() == 0, "both are ready"
+    assert pieces(cache=CacheOptions(policy="full")) == 2
+    assert pieces(cache=CacheOptions(mode="rewrite")) == 2
