@@ -109,7 +109,7 @@ class Environment:
                 with self._using() as opened:
                     discard(copy)
                     copy.mkdir(mode=0o700)
-                    opened.env.copy(str(copy), compact=True)
+                    opened.env.copy(os.fsencode(copy), compact=True)
                 self._exchange(opened, copy / DATA)
             finally:
                 shutil.rmtree(copy, ignore_errors=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import lmdb
@@ -43,10 +45,10 @@ class Opened:
         return self.databases[name]
 
 
-def connect(directory: str, names: Sequence[str], map_size: int) -> Opened:
+def connect(directory: Path, names: Sequence[str], map_size: int) -> Opened:
     """Open or create an environment with the databases `names`. Raises lmdb.Error."""
     env = lmdb.open(
-        directory,
+        os.fsencode(directory),
         map_size=map_size,
         max_dbs=len(names),
         max_readers=MAX_READERS,

@@ -65,7 +65,7 @@ class Opener:
                 raise TierUnavailable("unusable", f"an empty store {fault}")
         self._crashes = self._crashes or crashes.watch(self._path)
         try:
-            opened = connect(str(self._path), self._databases, self._map_size)
+            opened = connect(self._path, self._databases, self._map_size)
             return replace(opened, identity=identity(self._path))
         except FOREIGN_ERRORS as error:
             failure = translated(error, free_bytes(self._path))

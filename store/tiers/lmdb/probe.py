@@ -73,7 +73,7 @@ def check(directory: Path) -> None:
         # Perhaps another process has written meanwhile. A reader keeps the pages of a state for a second look; where
         # the file is damaged indeed, this process may die of that.
         try:
-            with lmdb.open(str(directory), max_readers=MAX_READERS, create=False) as env, env.begin():
+            with lmdb.open(os.fsencode(directory), max_readers=MAX_READERS, create=False) as env, env.begin():
                 check_pages(directory / DATA)
         except (Damaged, *FOREIGN_ERRORS):
             raise found from None
@@ -132,7 +132,7 @@ def rehearse(directory: Path, names: Sequence[str], map_size: int) -> None:
         check(directory)
     reserve(directory / LOCK)
     try:
-        opened = connect(str(directory), names, map_size)
+        opened = connect(directory, names, map_size)
     except lmdb.Error:
         # An empty store of which only a part could be written is no store.
         if data.stat().st_size < _LEAST_BYTES:
@@ -170,4 +170,5 @@ def main(directory: Path, map_size: int, names: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))

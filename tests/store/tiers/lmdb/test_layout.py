@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import lmdb
@@ -38,6 +39,18 @@ def test_files_are_private(tier: LmdbTier, path: Path) -> None:
     tier.put(record_of(1), NOW, never_held)
     assert path.stat().st_mode & 0o077 == 0
     assert (path / DATA).stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9 [*] \n") / "a:b"
+    tier = LmdbTier(path, MIB)
+    tier.put(record_of(1), NOW, never_held)
+    assert tier.compact() >= 0 and tier.contains(key_of(1).digest)
+    tier.close()
+    (path / DATA).write_bytes(b"garbage" * 5000)
+    again = LmdbTier(path, MIB)
+    assert again.rows() == [] and "no file of this store" in again.problems()[0]
+    again.close()
 
 
 def test_nothing_is_opened_before_the_first_use(path: Path) -> None:
