@@ -19,7 +19,7 @@ from typing import TypeVar
 from store.errors import TierUnavailable
 
 T = TypeVar("T")
-Work = Callable[[], None]
+Work = Callable[[], object]
 _log = logging.getLogger(__name__)
 
 

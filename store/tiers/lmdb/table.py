@@ -47,6 +47,11 @@ class Table:
         self._condemning = threading.Lock()
 
     @property
+    def known(self) -> bool:
+        """Whether the index has been read."""
+        return self._loaded is not None
+
+    @property
     def held(self) -> int:
         """Bytes that count towards a budget: of records, and of what failed writes left behind."""
         return self.index.nbytes + sum(self._unfinished.values())

@@ -95,7 +95,10 @@ class LmdbTier:
             return transaction.get(digest, db=opened["records"]) is not None
 
     def touch(self, digest: bytes, when: float) -> None:
-        if self._table.index.touch(digest, when) is not None:
+        if not self._table.known:
+            # After a restart what is read is used before the index has been.
+            self._serial.post(lambda: _attempt(lambda: self._touch_late(digest, when)))
+        elif self._table.index.touch(digest, when) is not None:
             self._serial.start()
 
     def row(self, digest: bytes) -> Row | None:
@@ -163,6 +166,10 @@ class LmdbTier:
             self._serial.run(self._table.sweep_foreign)
 
     # What follows runs on the writer thread.
+
+    def _touch_late(self, digest: bytes, when: float) -> None:
+        self._load()
+        self._table.index.touch(digest, when)
 
     def _put(self, record: Record, when: float, hold: HoldOf, replace: bool) -> bool:
         """False if it was there."""

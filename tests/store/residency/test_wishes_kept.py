@@ -243,6 +243,12 @@ class TestFullDisk:
         assert wishes.pinned(digest(1), NOW) and wishes.quota("acme") == 5
         assert "No space left on device; those set since are in force" in wishes.problems[0]
 
+    def test_the_log_says_so_once(self, wishes: Wishes, caplog: pytest.LogCaptureFixture) -> None:
+        wishes.pin(digest(1), None)
+        for _ in range(5):
+            wishes.save()
+        assert caplog.text.count("wishes.json cannot be read or written") == 1
+
     def test_it_is_saved_when_there_is_room_again(
         self, wishes: Wishes, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

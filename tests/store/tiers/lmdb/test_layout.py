@@ -13,8 +13,8 @@ from store.residency.eviction import never_held
 from store.tiers.lmdb.file import DATA
 from store.tiers.lmdb.tier import LmdbTier
 from store.types import EntryFilter
-from tests.store.samples import BlobCodec, entry_of, key_of, record_of
-from tests.store.tiers.lmdb.files import MIB, NOW
+from tests.store.samples import BlobCodec, entry_of, key_of, read, record_of
+from tests.store.tiers.lmdb.files import MIB, NOW, filled
 
 
 def test_pieces_fill_whole_pages(tier: LmdbTier, path: Path) -> None:
@@ -51,6 +51,24 @@ def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
     again = LmdbTier(path, MIB)
     assert again.rows() == [] and "no file of this store" in again.problems()[0]
     again.close()
+
+
+def test_a_use_counts_before_anything_else_was_asked(path: Path) -> None:
+    """After a restart, that is; and a tier that cannot be opened fails no use."""
+    filled(path, count=2)
+    tier = LmdbTier(path, 32 * MIB)
+    assert read(tier, key_of(0).digest) is not None
+    tier.touch(key_of(0).digest, NOW + 9)
+    tier.flush()
+    used = tier.row(key_of(0).digest)
+    assert used is not None and (used.last_used, used.hits) == (NOW + 9, 1)
+    tier.close()
+    again = LmdbTier(path, 32 * MIB)
+    assert again.row(key_of(0).digest) == used
+    again.close()
+    shut = LmdbTier(path / DATA / "no folder", MIB)
+    shut.touch(key_of(0).digest, NOW)
+    shut.close()
 
 
 def test_nothing_is_opened_before_the_first_use(path: Path) -> None:
