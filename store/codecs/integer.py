@@ -18,7 +18,16 @@ from store.errors import CodecError
 from store.records.entry import ImageKV, Layout
 from store.records.header import Manifest
 from store.records.record import Encoded, NamedBuffer
-from store.records.tensors import DTYPES, NAMES, buffer_of, checked, finite, specs_of, tensor_of
+from store.records.tensors import (
+    DTYPES,
+    NAMES,
+    buffer_of,
+    check_axes,
+    check_finite,
+    finite,
+    specs_of,
+    tensor_of,
+)
 
 _AXES = {"keys": -2, "values": -1}
 _EXACT = ("features", "value_norms")
@@ -73,9 +82,11 @@ class IntegerCodec:
 
     def decode(self, manifest: Manifest, payload: memoryview) -> ImageKV:
         exact = {name: tensor_of(manifest, payload, name) for name in _EXACT}
-        checked(exact)
-        keys, values = (self._decode(manifest, payload, name) for name in _AXES)
-        return ImageKV(keys, values, **exact)
+        for name, tensor in exact.items():
+            check_finite(name, tensor)
+        tensors = {name: self._decode(manifest, payload, name) for name in _AXES} | exact
+        check_axes(tensors)
+        return ImageKV(**tensors)
 
     def payload_bytes(self, entry: ImageKV) -> int:
         integers = sum(
@@ -91,9 +102,9 @@ class IntegerCodec:
             dtype = DTYPES[manifest.attributes[f"{name}.dtype"]]
             packed = Quantised(codes, offset, scale, int(manifest.attributes[f"{name}.width"]))
             for bound in bounds(packed, self._bits, dtype):
-                checked({name: bound})
+                check_finite(name, bound)
             return self._dequantise(packed, name, dtype)
-        except (KeyError, ValueError, RuntimeError) as error:
+        except (KeyError, ValueError, RuntimeError, TypeError, IndexError, OverflowError) as error:
             raise CodecError(f"{name}: {error}") from error
 
     def _sound(self, kept: ImageKV, packed: Mapping[str, Quantised]) -> bool:

@@ -12,7 +12,8 @@ from store.records.entry import ImageKV
 from store.records.header import Manifest
 from store.records.record import NamedBuffer
 
-FIELDS = ("keys", "values", "features", "value_norms")
+AXES = {"keys": 4, "values": 4, "features": 3, "value_norms": 2}
+FIELDS = tuple(AXES)
 
 DTYPES = {
     "float32": torch.float32,
@@ -65,8 +66,14 @@ def sound(entry: ImageKV) -> bool:
     return all(finite(getattr(entry, name)) for name in FIELDS)
 
 
-def checked(tensors: Mapping[str, torch.Tensor]) -> None:
+def check_finite(name: str, tensor: torch.Tensor) -> None:
     """Raises Rejected for what no version of this program would have written."""
-    for name, tensor in tensors.items():
-        if not finite(tensor):
-            raise Rejected("outdated", f"{name} are not finite")
+    if not finite(tensor):
+        raise Rejected("outdated", f"{name} are not finite")
+
+
+def check_axes(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises CodecError where the tensors of an entry have not the axes that they must have."""
+    for name, axes in AXES.items():
+        if tensors[name].dim() != axes:
+            raise CodecError(f"{name} on {tensors[name].dim()} axes instead of {axes}")

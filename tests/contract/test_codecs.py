@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from store.codecs.protocol import Codec, codecs
 from store.errors import CodecError, Rejected
 from store.records.entry import ImageKV
-from store.records.header import ALIGNMENT
+from store.records.header import ALIGNMENT, TensorSpec
 from store.records.tensors import DTYPES as TYPES
 from store.records.tensors import FIELDS
 from tests.store.samples import BUFFERS
@@ -20,7 +22,7 @@ from tests.store.tensors import entry_of, layout_of, same, stored
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
-@pytest.fixture(params=codecs().values(), ids=lambda codec: codec.name)
+@pytest.fixture(params=codecs().values(), ids=lambda codec: codec.name, scope="module")
 def codec(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -171,3 +173,39 @@ def test_tensors_that_are_not_contiguous_are_a_codec_error(codec: Codec[Any]) ->
     strided = ImageKV(entry.keys, entry.values, entry.features.transpose(1, 2), entry.value_norms)
     with pytest.raises(CodecError):
         codec.prepare(strided).pack()
+
+
+SHAPES = st.lists(st.sampled_from([0, 1, 2, 3, 4, 64, 70, 1 << 40]), max_size=5).map(tuple)
+WIDTHS = st.sampled_from(["4", "0", "-1", "", "four", "4.0", str(1 << 62), str(10**30)])
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_whatever_a_manifest_says_a_codec_raises_its_own_errors_only(
+    codec: Codec[Any], data: st.DataObject
+) -> None:
+    """A sound frame around nonsense, as another program may write it."""
+    entry = entry_of(1, tokens=70)
+    _, record = stored(codec, entry)
+
+    def changed(spec: TensorSpec) -> TensorSpec:
+        dtype = data.draw(st.sampled_from([spec.dtype, *TYPES]))
+        shape = data.draw(st.one_of(st.just(spec.shape), SHAPES))
+        other = replace(spec, dtype=dtype, shape=shape)
+        return other if other.nbytes <= spec.nbytes else spec
+
+    tensors = tuple(changed(spec) for spec in record.manifest.tensors)
+    attributes = dict(record.manifest.attributes)
+    for name in data.draw(st.sets(st.sampled_from(sorted(attributes)))) if attributes else ():
+        attributes[name] = data.draw(
+            WIDTHS if name.endswith("width") else st.sampled_from([*TYPES, "float64"])
+        )
+    manifest = replace(record.manifest, tensors=tensors, attributes=attributes)
+    fits = codec.fits(manifest, layout_of(entry))
+    assert fits == (manifest == record.manifest)
+    try:
+        decoded = codec.decode(manifest, record.payload)
+    except (CodecError, Rejected):
+        assert not fits
+    else:
+        assert decoded.tokens == decoded.keys.shape[2]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.errors import Rejected
-from store.records.header import ALIGNMENT, PIECE_BYTES, Manifest, TensorSpec, parse, piece_lengths
+from store.records.header import ALIGNMENT, PIECE_BYTES, Manifest, TensorSpec, checksum, parse, piece_lengths
 from store.records.record import Encoded, NamedBuffer, RecordReader, build
 from tests.store.samples import BUFFERS, key_of, record_of
 
@@ -186,6 +186,21 @@ class TestReader:
         reader.piece(pieces[2])
         assert self.reason(reader.piece, b"") == "corrupt"
         assert reader.record().payload == record.payload
+
+    def test_what_is_verified_is_the_copy_that_is_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A mapped file may change while it is read."""
+        record = record_of(1)
+        source = bytearray(record.payload)
+
+        def changed_meanwhile(data: memoryview) -> bytes:
+            source[:] = bytes(len(source))
+            return checksum(data)
+
+        monkeypatch.setattr("store.records.record.checksum", changed_meanwhile)
+        reader = self.reader(1)
+        reader.manifest(record.head)
+        reader.piece(memoryview(source))
+        assert reader.record().payload == record.payload and not any(source)
 
     def test_nothing_comes_before_the_manifest(self) -> None:
         assert self.reason(self.reader(1).piece, b"abc") == "corrupt"
