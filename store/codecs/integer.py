@@ -14,7 +14,7 @@ import torch
 
 from store.codecs.protocol import Prepared
 from store.codecs.quantise import Quantised, bounds, dequantise, quantise, quantised_bytes, quantised_shapes
-from store.errors import CodecError
+from store.errors import CodecError, Rejected
 from store.records.entry import ImageKV, Layout
 from store.records.header import Manifest
 from store.records.record import Encoded, NamedBuffer
@@ -23,7 +23,6 @@ from store.records.tensors import (
     NAMES,
     buffer_of,
     check_axes,
-    check_finite,
     finite,
     specs_of,
     tensor_of,
@@ -82,8 +81,6 @@ class IntegerCodec:
 
     def decode(self, manifest: Manifest, payload: memoryview) -> ImageKV:
         exact = {name: tensor_of(manifest, payload, name) for name in _EXACT}
-        for name, tensor in exact.items():
-            check_finite(name, tensor)
         tensors = {name: self._decode(manifest, payload, name) for name in _AXES} | exact
         check_axes(tensors)
         return ImageKV(**tensors)
@@ -101,8 +98,8 @@ class IntegerCodec:
         try:
             dtype = DTYPES[manifest.attributes[f"{name}.dtype"]]
             packed = Quantised(codes, offset, scale, int(manifest.attributes[f"{name}.width"]))
-            for bound in bounds(packed, self._bits, dtype):
-                check_finite(name, bound)
+            if not all(map(finite, bounds(packed, self._bits, dtype))):
+                raise Rejected("outdated", f"{name} do not decode to finite numbers")
             return self._dequantise(packed, name, dtype)
         except (KeyError, ValueError, RuntimeError, TypeError, IndexError, OverflowError) as error:
             raise CodecError(f"{name}: {error}") from error

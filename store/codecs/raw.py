@@ -7,7 +7,7 @@ from store.errors import CodecError
 from store.records.entry import ImageKV, Layout
 from store.records.header import Manifest
 from store.records.record import Encoded
-from store.records.tensors import FIELDS, buffer_of, check_axes, check_finite, sound, specs_of, tensor_of
+from store.records.tensors import FIELDS, buffer_of, check_axes, sound, specs_of, tensor_of
 
 
 class RawCodec:
@@ -37,8 +37,6 @@ class RawCodec:
     def decode(self, manifest: Manifest, payload: memoryview) -> ImageKV:
         tensors = {name: tensor_of(manifest, payload, name) for name in FIELDS}
         check_axes(tensors)
-        for name, tensor in tensors.items():
-            check_finite(name, tensor)
         return ImageKV(**tensors)
 
     def payload_bytes(self, entry: ImageKV) -> int:

@@ -1,13 +1,16 @@
 """A stored entry as bytes: building it, and reading it back without trusting anybody.
 
 Tiers move bytes. All checking is here: a tier pushes what it has into a `RecordReader`, which copies each
-piece into memory of its own and verifies the copy, so that what was verified is what is used.
+piece into memory of its own and verifies the copy, so that what was verified is what is used. No record holds a number
+that is not finite: nobody could do anything with it, and it would be served for ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from store.errors import Rejected
 from store.records.buffers import BufferPool
@@ -85,6 +88,27 @@ def build(digest: bytes, codec: str, encoded: Encoded, info: RecordInfo, buffers
     return Record(manifest, manifest.to_bytes(), payload.toreadonly())
 
 
+# Of each dtype of floating-point numbers: integers as wide, and the pattern of infinity.
+_PATTERNS = {"float32": ("<u4", 0x7F800000), "float16": ("<u2", 0x7C00), "bfloat16": ("<u2", 0x7F80)}
+
+
+def _floats(
+    manifest: Manifest, payload: memoryview, start: int, end: int
+) -> Iterator[tuple[str, np.ndarray, int]]:
+    """Of each tensor of floats that reaches into those bytes: its name, what lies there as integers, infinity."""
+    for spec in manifest.tensors:
+        first, last = max(start, spec.offset), min(end, spec.offset + spec.nbytes)
+        if spec.dtype in _PATTERNS and first < last:
+            integers, infinity = _PATTERNS[spec.dtype]
+            yield spec.name, np.frombuffer(payload[first:last], integers), infinity
+
+
+def _finite(bits: np.ndarray, infinity: int) -> bool:
+    """As integers, the patterns of what is not finite are the largest of either sign."""
+    sign = 1 << (8 * bits.itemsize - 1)
+    return bool(bits.max() < sign + infinity and bits.view(f"<i{bits.itemsize}").max() < infinity)
+
+
 class RecordReader:
     """Takes a record piece by piece from a tier. One use.
 
@@ -129,6 +153,9 @@ class RecordReader:
         target[:] = data
         if checksum(target) != expected.checksum:
             raise Rejected("corrupt", f"checksum of piece {number}")
+        for name, bits, infinity in _floats(self._manifest, self._payload, start, start + size):
+            if not _finite(bits, infinity):
+                raise Rejected("outdated", f"{name} are not finite")
         self._received = number + 1
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from store.errors import CodecError, Rejected
+from store.errors import CodecError
 from store.records.entry import ImageKV
 from store.records.header import Manifest
 from store.records.record import NamedBuffer
@@ -64,12 +64,6 @@ def finite(tensor: torch.Tensor) -> bool:
 def sound(entry: ImageKV) -> bool:
     """Whether it may be stored: a number that is none would be served for ever."""
     return all(finite(getattr(entry, name)) for name in FIELDS)
-
-
-def check_finite(name: str, tensor: torch.Tensor) -> None:
-    """Raises Rejected for what no version of this program would have written."""
-    if not finite(tensor):
-        raise Rejected("outdated", f"{name} are not finite")
 
 
 def check_axes(tensors: Mapping[str, torch.Tensor]) -> None:

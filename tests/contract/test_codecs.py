@@ -10,10 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.codecs.protocol import Codec, codecs
+from store.codecs.protocol import Codec, codec_named, codecs
 from store.errors import CodecError, Rejected
 from store.records.entry import ImageKV
 from store.records.header import ALIGNMENT, TensorSpec
+from store.records.record import Encoded, NamedBuffer, Record, RecordReader, build
 from store.records.tensors import DTYPES as TYPES
 from store.records.tensors import FIELDS
 from tests.store.samples import BUFFERS
@@ -80,18 +81,42 @@ def test_f5_a_record_with_numbers_that_are_not_finite_is_outdated(codec: Codec[A
     floats = [spec for spec in record.manifest.tensors if spec.dtype != "uint8"]
     assert {spec.name.split(".")[0] for spec in floats} == set(FIELDS)
     for spec in floats:
-        for value in (float("nan"), float("inf")):
-            payload = bytearray(record.payload)
-            tensor = torch.frombuffer(
-                payload,
-                dtype=TYPES[spec.dtype],
-                count=spec.nbytes // TYPES[spec.dtype].itemsize,
-                offset=spec.offset,
-            )
-            tensor[-1] = value
-            with pytest.raises(Rejected) as caught:
-                codec.decode(record.manifest, memoryview(payload))
-            assert caught.value.reason == "outdated" and spec.name.split(".")[0] in str(caught.value)
+        for value in (float("nan"), float("inf"), -float("inf")):
+            for place in (0, -1):
+                changed = with_number(record, spec, place, value)
+                with pytest.raises(Rejected) as caught:
+                    read_back(codec, changed)
+                assert caught.value.reason == "outdated" and spec.name in str(caught.value)
+
+
+def test_f5_numbers_that_are_not_finite_only_when_they_are_decoded_are_outdated() -> None:
+    codec = codec_named("int8")
+    _, record = stored(codec, entry_of(1, tokens=70, dtype=torch.float16))
+    spec = next(spec for spec in record.manifest.tensors if spec.name == "keys.scale")
+    with pytest.raises(Rejected, match="outdated"):
+        read_back(codec, with_number(record, spec, 0, 60000.0))
+
+
+def with_number(record: Record, spec: TensorSpec, place: int, value: float) -> Record:
+    """The record with another number, and sound otherwise."""
+    payload = bytearray(record.payload)
+    dtype = TYPES[spec.dtype]
+    numbers = torch.frombuffer(payload, dtype=dtype, count=spec.nbytes // dtype.itemsize, offset=spec.offset)
+    numbers[place] = value
+    view, manifest = memoryview(payload), record.manifest
+    buffers = [
+        NamedBuffer(s.name, s.dtype, s.shape, view[s.offset : s.offset + s.nbytes]) for s in manifest.tensors
+    ]
+    encoded = Encoded(buffers, manifest.attributes)
+    return build(manifest.digest, manifest.codec, encoded, manifest.info, BUFFERS)
+
+
+def read_back(codec: Codec[Any], record: Record) -> Any:
+    reader = RecordReader(record.digest, codec.identity, BUFFERS)
+    reader.manifest(record.head)
+    for piece in record.pieces():
+        reader.piece(piece)
+    return codec.decode(record.manifest, reader.record().payload)
 
 
 @pytest.mark.parametrize("tokens", [1, 64, 65])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,16 @@ class TestOutcomes:
         stand.entries.flush(10)
         info = stand.admin.entry(key_of(1).hex)
         assert info is not None and info.tiers == ("decoded", "memory", "lmdb")
+
+    def test_a_hit_is_written_to_the_faster_tiers_only(self, stand: Stand) -> None:
+        stand.outcome(1)
+        stand.reopen()
+        assert stand.outcome(1) == ("hit", "lmdb")
+        stand.forget_decoded()
+        assert (stand.memory.writes, stand.disk.writes) == (1, 0)
+        assert stand.outcome(1) == ("hit", "memory")
+        stand.entries.flush(10)
+        assert (stand.memory.writes, stand.disk.writes) == (1, 0)
 
     def test_promise_2_a_compile_gives_what_a_hit_gives(self, stand: Stand) -> None:
         for mode in ("auto", "read", "bypass", "rewrite"):
@@ -145,6 +156,22 @@ class TestDamage:
         stand.disk.fault = None
         stand.entries.flush(10)
         assert not stand.disk.contains(key_of(1).digest)
+
+    @pytest.mark.parametrize("first", ["corrupt", "outdated"])
+    def test_a_damaged_record_outweighs_an_outdated_one(self, stand: Stand, first: str) -> None:
+        sound = record_of(1)
+        old = build(
+            sound.digest, "blob/0", BlobCodec().prepare(entry_of(1)).pack(), sound.manifest.info, BUFFERS
+        )
+        damaged = bytearray(sound.payload)
+        damaged[7] ^= 1
+        bad = replace(sound, payload=memoryview(damaged))
+        tiers = (stand.memory, stand.disk) if first == "corrupt" else (stand.disk, stand.memory)
+        for tier, record in zip(tiers, (bad, old), strict=True):
+            tier.put(record, 1.0, never_held)
+        with stand.fetch(1) as fetched:
+            assert fetched.outcome == "corrupt"
+            assert tiers[0].name in fetched.reason and "checksum" in fetched.reason
 
     def test_damage_in_one_tier_is_mended_from_the_next(self, stand: Stand) -> None:
         stand.outcome(1)
