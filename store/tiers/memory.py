@@ -111,6 +111,7 @@ class MemoryTier:
             raise TierUnavailable("closed")
 
     def _make_room(self, nbytes: int, now: float, hold: HoldOf) -> None:
+        self._index.settle(now)
         need = self._index.nbytes + nbytes - self._budget
         if need <= 0:
             return

@@ -136,6 +136,21 @@ class TestTier:
         assert kept == records[-len(kept) :]
         assert tier.stats().evictions["budget"] == len(records) - len(kept)
 
+    def test_m6_a_clock_that_was_a_year_ahead_once_keeps_nothing_new_out(self, tier: Tier) -> None:
+        ahead = NOW + 365 * 86400
+        for number in range(4):
+            tier.put(record_of(number, 3 * MIB), ahead + number, never_held)
+        for number in (3, 2, 1, 0):
+            tier.touch(key_of(number).digest, ahead + 100 - number)
+        tier.flush()
+        order = [3, 2, 1, 0, *range(4, 12)]
+        for number in range(4, 12):
+            tier.put(record_of(number, 3 * MIB), NOW + number, never_held)
+            kept = [other for other in order if tier.contains(key_of(other).digest)]
+            assert kept[-1] == number
+            assert kept == order[: order.index(number) + 1][-len(kept) :]
+        assert 2 < len(kept) < 6
+
     def test_what_is_held_stays(self, tier: Tier) -> None:
         held = record_of(0, 4 * MIB)
         tier.put(held, NOW, never_held)

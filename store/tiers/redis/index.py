@@ -58,30 +58,35 @@ class SharedIndex:
         self.rows = Index()
         self._link = link
         self._counters = counters
-        self._touched: Counter[bytes] = Counter()
+        self._uses: Counter[bytes] = Counter()
+        self._unknown: dict[bytes, float] = {}
         self._lock = threading.Lock()
 
     def add(self, row: Row) -> None:
+        """As used now."""
         self.rows.add(row)
-        self._list([row])
+        self._list([self.rows.get(row.digest) or row])
 
     def remove(self, digest: bytes) -> None:
         self.rows.remove(digest)
         self._unlist([digest])
 
     def touch(self, digest: bytes, when: float) -> None:
-        if self.rows.touch(digest, when) is not None:
+        known = self.rows.touch(digest, when) is not None
+        if known or self._link.available:
             with self._lock:
-                self._touched[digest] += 1
+                self._uses[digest] += 1
+                self._unknown |= {} if known else {digest: when}
 
     def write_uses(self) -> None:
         """A record that was removed meanwhile does not come back into the index."""
         with self._lock:
-            touched, self._touched = self._touched, Counter()
+            uses, self._uses = self._uses, Counter()
+            used, self._unknown = self._unknown, {}
         changed = {row.digest: row.last_used for row in self.rows.take_used()}
-        used = {digest: when for digest, when in changed.items() if digest in touched}
+        used |= {digest: when for digest, when in changed.items() if digest in uses}
         # The others lay in the future, as a clock was wrong, here or on another machine.
-        moved = {digest: when for digest, when in changed.items() if digest not in touched}
+        moved = {digest: when for digest, when in changed.items() if digest not in uses}
 
         def write(client: Any) -> None:
             pipeline = client.pipeline(transaction=False)
@@ -89,20 +94,17 @@ class SharedIndex:
                 pipeline.zadd(USED, used, xx=True, gt=True)
             if moved:
                 pipeline.zadd(USED, moved, xx=True)
-            for digest in used:
-                pipeline.zadd(HITS, {digest: touched[digest]}, xx=True, incr=True)
+            for digest, count in uses.items():
+                pipeline.zadd(HITS, {digest: count}, xx=True, incr=True)
             pipeline.execute()
 
-        if changed:
+        if used or moved:
             self._on_index(write)
 
     def look(self, digest: bytes) -> Row | None:
         """One row, asked for if it is not known."""
-        row = self.rows.get(digest)
-        if row is None:
-            for row in self._fetch([digest]):
-                self.rows.add(row)
-        return row
+        known = self.rows.get(digest)
+        return known or next(iter(self._fetch([digest])), None)
 
     def refresh(self) -> None:
         """Have `rows` agree with the server's index, which other machines change."""
@@ -113,7 +115,7 @@ class SharedIndex:
         used.pop(_WHOLE, None)
         known = [row for digest in used if (row := self.rows.get(digest)) is not None]
         fresh = self._fetch(used.keys() - {row.digest for row in known})
-        seen = [replace(row, last_used=max(row.last_used, _finite(used[row.digest], 0.0))) for row in known]
+        seen = [replace(row, last_used=_finite(used[row.digest], row.last_used)) for row in known]
         self.rows.reset([*seen, *fresh])
 
     def rebuild(self) -> None:

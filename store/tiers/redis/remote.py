@@ -70,8 +70,8 @@ def record_bytes(value: bytes, manifest: Manifest) -> int:
     return len(value) - _ID_BYTES + manifest.payload_bytes
 
 
-def push(client: Any, digest: bytes, sink: Sink) -> tuple[Manifest, int] | None:
-    """The record into `sink`; its manifest and size, None if there is none. Raises Rejected."""
+def push(client: Any, digest: bytes, sink: Sink) -> int | None:
+    """The record into `sink`; its size, None if there is none. Raises Rejected."""
     key = record_key(digest)
     head = client.hget(key, MANIFEST)
     if head is None:
@@ -87,7 +87,7 @@ def push(client: Any, digest: bytes, sink: Sink) -> tuple[Manifest, int] | None:
             else:
                 # Removed or replaced meanwhile, by somebody who had every right to.
                 return None
-    return manifest, record_bytes(head, manifest)
+    return record_bytes(head, manifest)
 
 
 def _fields(write: bytes, count: int) -> list[str]:

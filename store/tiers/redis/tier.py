@@ -52,18 +52,18 @@ class RedisTier:
         started = time.perf_counter()
         counters = self._counters if count else TierCounters(self.name)
         try:
-            row = self._push(digest, sink)
+            nbytes = self._push(digest, sink)
         except Rejected as error:
             counters.rejected(error.reason)
             raise
         except TierError:
             counters.miss("unavailable")
             raise
-        if row is None:
+        if nbytes is None:
             counters.miss("absent")
             self._index.rows.remove(digest)
             return False
-        counters.hit(row.bytes, time.perf_counter() - started)
+        counters.hit(nbytes, time.perf_counter() - started)
         return True
 
     def put(self, record: Record, when: float, hold: HoldOf, replace: bool = False) -> None:
@@ -143,19 +143,12 @@ class RedisTier:
         except TierError as error:
             _log.info("the index is not kept up: %s", error)
 
-    def _push(self, digest: bytes, sink: Sink) -> Row | None:
+    def _push(self, digest: bytes, sink: Sink) -> int | None:
+        """Bytes of the record, None if there is none."""
         try:
-            found = self._link.run(lambda client: push(client, digest, sink))
+            return self._link.run(lambda client: push(client, digest, sink))
         except WrongType as error:
             raise Rejected("corrupt", "a key of another type") from error
-        if found is None:
-            return None
-        manifest, nbytes = found
-        row = Row(digest, manifest.info, nbytes, manifest.info.created)
-        if self._index.rows.get(digest) is None:
-            # So that this use is counted, whether or not anybody has asked for a listing yet.
-            self._index.rows.add(row)
-        return row
 
     def _write(self, record: Record) -> None:
         draft = Draft(record)
@@ -172,6 +165,7 @@ class RedisTier:
         if record.nbytes > self._budget:
             raise TierFull("too_large", f"{record.nbytes} bytes, budget {self._budget}")
         self._index.refresh()
+        self._index.rows.settle(when)
         rows = [row for row in self._index.rows.rows() if row.digest != record.digest]
         need = sum(row.bytes for row in rows) + record.nbytes - self._budget
         if need <= 0:

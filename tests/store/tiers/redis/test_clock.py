@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from store.residency.eviction import never_held
+from store.tiers.redis.index import USED
 from store.tiers.redis.tier import RedisTier
 from tests.store.redis_server import Server
 from tests.store.samples import key_of, record_of
@@ -53,3 +54,22 @@ def test_a_use_by_another_machine_is_not_taken_back(tier: RedisTier, server: Ser
     assert (row.last_used, row.hits) == (NOW + 9, 2)
     other.close()
     third.close()
+
+
+def test_m6_uses_from_the_future_are_settled_by_whoever_knows_better(server: Server, tier: RedisTier) -> None:
+    """Another machine's clock was a year ahead."""
+    ahead = NOW + YEAR
+    for number in (2, 0, 1):
+        tier.put(record_of(number), ahead, never_held)
+        ahead += 1
+    fresh = RedisTier(server.url, 4 * record_of(0).nbytes, timeout=5.0)
+    fresh.put(record_of(3), NOW, never_held)
+    fresh.flush()
+    order = [key_of(number).digest for number in (2, 0, 1, 3)]
+    scores = [server.client.zscore(USED, digest) for digest in order]
+    assert scores == sorted(scores) and scores[-1] == NOW and NOW - 1 < scores[0] < scores[2] < NOW
+    fresh.put(record_of(4), NOW + 1, never_held)
+    assert [fresh.contains(digest) for digest in order] == [False, True, True, True]
+    assert [tier.row(digest) for digest in order[:1]] != [None]  # what it knew before it looked
+    assert {row.digest for row in tier.rows()} == {*order[1:], key_of(4).digest}
+    fresh.close()
