@@ -196,7 +196,8 @@ class CacheCareEndpoint:
             messages=(Message("user", (ImagePart(0), TextPart("."))),),
             images=(image,),
             sampling=Sampling(max_tokens=1),
-            cache=CacheOptions(chain="off"),
+            # Whatever the default policy is: `full` would store nothing.
+            cache=CacheOptions(policy="reuse", chain="off"),
             priority=_WARM_PRIORITY,
         )
         settings = self._services.settings

@@ -201,14 +201,35 @@ def test_bench_figures() -> None:
     ]
 
 
+def test_bench_names_the_nearest_rank_of_few() -> None:
+    seen = [Seen(i / 1000, 10, 2, 1) for i in (1, 2, 3)]
+    assert "first token  p50 2.0 ms, p99 3.0 ms" in bench_lines(seen, [], 1.0)
+
+
+def test_interrupting_a_command_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("service.cli.client.Service.call", interrupted)
+    assert main(["cache", "stats"]) == 130
+
+
+def test_listing_goes_on_to_the_last_page(api: httpx.Client, engine: FakeEngine) -> None:
+    keys = [f"{i:064x}" for i in range(201)]
+    for key in keys:
+        engine.cache.put(key)
+    head, *rows = run(api, "cache", "ls").splitlines()
+    assert head.split()[0] == "key" and [row.split()[0] for row in rows] == keys
+
+
 def test_serve_hands_its_options_to_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MODEL", "HOST", "PORT", "DEMO"):
         monkeypatch.setenv(f"CONDUIT_{name}", "from before")
     monkeypatch.setattr("service.__main__.load_settings", _refuse)
-    assert main(["serve", "some/model", "--port", "9000", "--demo"]) == 2
+    assert main(["serve", "some/model", "--port", "9000", "--demo", "--host", ""]) == 2
     assert [os.environ[f"CONDUIT_{name}"] for name in ("MODEL", "HOST", "PORT", "DEMO")] == [
         "some/model",
-        "from before",
+        "",
         "9000",
         "true",
     ]

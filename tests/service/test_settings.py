@@ -72,6 +72,8 @@ def test_values_have_units_lists_and_types(load: Load) -> None:
         ("CONDUIT_REFRESH_RATIO", "1.5"),
         ("CONDUIT_REFRESH_RATIO", "nan"),
         ("CONDUIT_MAX_IMAGES", "0"),
+        ("CONDUIT_REQUEST_TIMEOUT", "inf"),
+        ("CONDUIT_REQUEST_TIMEOUT", "nan"),
         ("CONDUIT_THREADS", "100000"),
         ("CONDUIT_IMAGE_FORMATS", "png,psd"),
         ("CONDUIT_DEVICE", "gpu"),
@@ -80,6 +82,7 @@ def test_values_have_units_lists_and_types(load: Load) -> None:
         ("CONDUIT_API_KEYS", "nokey"),
         ("CONDUIT_API_KEYS", "a b:12345678"),
         ("CONDUIT_API_KEYS", "alice:short"),
+        ("CONDUIT_API_KEYS", "alice:7seven7"),
         ("CONDUIT_API_KEYS", " , "),
         ("CONDUIT_API_KEYS", "alice:sk-alice-1,alice:sk-alice-2"),
         ("CONDUIT_API_KEYS", "alice:sk-alice-1,bob:sk-alice-1"),
@@ -100,6 +103,11 @@ def test_f10_mistakes_stop_the_start_by_name(load: Load, name: str, value: str) 
 def test_every_mistake_is_named_at_once(load: Load) -> None:
     said = refusal(load, {"CONDUIT_PORT": "x", "CONDUIT_PROT": "1"})
     assert "CONDUIT_PORT: " in said and "CONDUIT_PROT: there is no such setting" in said
+
+
+def test_the_operators_key_is_no_callers_key(load: Load) -> None:
+    keys = {"CONDUIT_API_KEYS": "alice:8-eight8", "CONDUIT_ADMIN_KEY": "8-eight8"}
+    assert refusal(load, keys).startswith("CONDUIT_API_KEYS: all keys must differ")
 
 
 @pytest.mark.parametrize("name", ["conduit_prot", "Conduit_Prot"])

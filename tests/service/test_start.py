@@ -90,6 +90,30 @@ def test_ctrl_c_while_it_starts_is_no_traceback(monkeypatch: pytest.MonkeyPatch)
     assert serve() == 130
 
 
+def test_a_port_that_was_just_left_can_be_taken_again() -> None:
+    """Connections that the service closed linger for a minute after it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            server.accept()[0].close()
+            client.recv(1)
+    with bound_sockets("127.0.0.1", port) as sockets:
+        assert sockets[0].getsockname()[1] == port
+
+
+def test_the_app_is_told_the_port_that_it_got(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports: list[int] = []
+
+    def build(settings: Settings) -> Any:
+        ports.append(settings.port)
+        raise UnsupportedModel("enough")
+
+    monkeypatch.setattr("service.__main__.build_app", build)
+    monkeypatch.setenv("CONDUIT_PORT", "0")
+    assert serve() == 2
+    assert ports[0] > 0
+
+
 def test_all_addresses_of_a_name_are_taken_or_none() -> None:
     with bound_sockets("localhost", 0) as sockets:
         assert sockets and {one.getsockname()[0] for one in sockets} <= {"127.0.0.1", "::1"}

@@ -85,9 +85,21 @@ def test_evict_needs_to_be_told_what(api: httpx.Client, engine: FakeEngine) -> N
     assert (len(done["keys"]), engine.cache.held) == (2, {})
 
 
+def test_a_page_holds_a_hundred_unless_another_number_is_asked_for(
+    api: httpx.Client, engine: FakeEngine
+) -> None:
+    keys = [f"{i:064x}" for i in range(101)]
+    for key in keys:
+        engine.cache.put(key)
+    page = api.get("/v1/cache/entries").raise_for_status().json()
+    assert ([entry["key"] for entry in page["entries"]], page["cursor"]) == (keys[:100], keys[99])
+
+
 def test_changes_are_logged(api: httpx.Client, engine: FakeEngine, caplog: pytest.LogCaptureFixture) -> None:
     engine.cache.put(KEYS[0])
     with caplog.at_level(logging.INFO, logger="service"):
         api.delete(f"/v1/cache/entries/{KEYS[0]}", headers={"x-request-id": "who-1"})
-    (line,) = [vars(record) for record in caplog.records if record.message == "cache admin"]
-    assert (line["action"], line["key"], line["request_id"]) == ("delete", KEYS[0], "who-1")
+        api.post("/v1/cache/evict", json={"all": True, "dry_run": True}, headers={"x-request-id": "who-2"})
+    deleted, planned = [vars(record) for record in caplog.records if record.message == "cache admin"]
+    assert (deleted["action"], deleted["key"], deleted["request_id"]) == ("delete", KEYS[0], "who-1")
+    assert (planned["action"], planned["dry_run"], planned["request_id"]) == ("evict", True, "who-2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from engine.errors import EngineStopped
 from store.errors import StoreError
+from store.types import VerifyProgress
 from tests.service.asking import events, refused
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine, fails
@@ -99,6 +101,20 @@ def test_verify_streams_progress_and_ends(api: httpx.Client, engine: FakeEngine)
     assert (reports[-1]["done"], reports[-1]["removed"]) == (True, {"corrupt": 1})
 
 
+def test_verify_tells_the_last_of_every_tier(
+    api: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def verify() -> AsyncGenerator[VerifyProgress, None]:
+        for tier, checked in (("memory", 1), ("memory", 2), ("lmdb", 1), ("lmdb", 2), ("lmdb", 3)):
+            yield VerifyProgress(tier, checked, 3, 0, {})
+        yield VerifyProgress("lmdb", 5, 5, 0, {}, done=True)
+
+    monkeypatch.setattr(engine.cache, "verify", verify)
+    *reports, _ = events(api.post("/v1/cache/verify"))
+    told = [(report["tier"], report["checked"], report["done"]) for report in reports]
+    assert told == [("memory", 2, False), ("lmdb", 3, False), ("lmdb", 5, True)]
+
+
 def test_verify_pings_while_it_has_nothing_to_say(start: Start, engine: FakeEngine) -> None:
     engine.cache.put(KEYS[0])
     engine.cache.scrub_pause = 0.5
@@ -160,8 +176,8 @@ def test_warm_computes_each_image_behind_everybody(api: httpx.Client, engine: Fa
     assert [first["image"], second["image"], third["image"]] == [0, 1, 2]
     assert (first["outcome"], first["tokens"], third["outcome"]) == ("miss", 36, "miss")
     assert (second["failed"]["code"], second["failed"]["param"]) == ("invalid_image", "images[1]")
-    assert {(r.tenant, r.sampling.max_tokens, r.priority > 0) for r in engine.requests} == {
-        ("alice", 1, True)
+    assert {(r.tenant, r.sampling.max_tokens, r.priority > 0, r.cache.policy) for r in engine.requests} == {
+        ("alice", 1, True, "reuse")
     }
     assert events(api.post("/v1/cache/warm", json=asked))[0]["outcome"] == "hit"
 

@@ -15,7 +15,7 @@ from service.version import VERSION
 from store.types import StoreStats
 from tests.service.asking import refused
 from tests.service.conftest import Start
-from tests.service.fake_engine import FakeEngine
+from tests.service.fake_engine import INFO, FakeEngine
 from tests.service.images.pictures import data_url, plain
 
 
@@ -101,6 +101,7 @@ def test_a_flood_of_readyz_asks_the_store_once_a_second(
 
     async def counted() -> StoreStats:
         asked.append(1)
+        await asyncio.sleep(0.05)
         return await answer()
 
     monkeypatch.setattr(engine.cache, "stats", counted)
@@ -121,7 +122,7 @@ def test_readyz_of_an_engine_that_gives_no_reason(api: httpx.Client, engine: Fak
 
 def test_models_name_what_can_be_sent(api: httpx.Client) -> None:
     (model,) = api.get("/v1/models").raise_for_status().json()["data"]
-    assert model["id"] == "test-reader"
+    assert (model["id"], model["max_model_len"]) == ("test-reader", INFO.max_context)
     assert model["architecture"]["input_modalities"] == ["text", "image"]
     assert model["policies"] == ["conduit", "full", "reuse"]
     assert api.get("/v1/models/models/test-reader").json() == model
@@ -166,8 +167,13 @@ def test_metrics_count_requests_tokens_and_tiers(start: Start, engine: FakeEngin
 
 
 def test_metrics_survive_a_store_that_fails(api: httpx.Client, engine: FakeEngine) -> None:
+    assert "conduit_store_compiles_total 2.0" in api.get("/metrics").text
     engine.cache.fault = RuntimeError("disk on fire")
-    assert "conduit_engine_ready" in api.get("/metrics").raise_for_status().text
+    text = api.get("/metrics").raise_for_status().text
+    assert "conduit_engine_ready" in text
+    assert "conduit_store_compiles_total 2.0" in text, (
+        "a counter that vanishes is a reset to whoever watches it"
+    )
     broken = api.get("/v1/cache/stats")
     refused(broken, 500, "internal_error")
     assert "fire" not in broken.text

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+
 import httpx
 import pytest
 
 from tests.service.asking import refused
 from tests.service.fake_engine import FakeEngine
+from tests.service.serving import PATIENCE
 
 KEYS = [f"{i:064x}" for i in range(5)]
 
@@ -68,6 +71,20 @@ def test_u8_a_query_where_none_is_read_is_refused(
     )
     assert refused(response, 400, "unknown_parameter")["param"] == "dry_run"
     assert KEYS[0] in engine.cache.held
+
+
+@pytest.mark.parametrize("announced", ["content-length: 1000000", "transfer-encoding: chunked"])
+def test_u8_a_large_body_is_refused_unread(
+    api: httpx.Client, monkeypatch: pytest.MonkeyPatch, announced: str
+) -> None:
+    """None of it is sent: whoever waits for it waits for ever."""
+    monkeypatch.setattr("service.operator.unread._PATIENCE_SECONDS", 3600.0)
+    head = (
+        f"POST /v1/cache/compact HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n{announced}"
+    )
+    with socket.create_connection((api.base_url.host, api.base_url.port), timeout=PATIENCE) as connection:
+        connection.sendall(f"{head}\r\n\r\n".encode())
+        assert connection.recv(4096).startswith(b"HTTP/1.1 400 ")
 
 
 def test_u8_every_route_of_the_store_is_strict(api: httpx.Client) -> None:
