@@ -114,6 +114,11 @@ def test_the_first_frame_counts_and_the_control_in_front_of_it() -> None:
     assert shown(data) == colours_of([[RED, -1], [BLUE, RED]])
 
 
+def test_a_transparent_colour_counts_only_where_the_control_says_so() -> None:
+    named_without_saying_so = b"!\xf9\4\0\x0a\0" + bytes((GREEN,)) + b"\0"
+    assert shown(screen(2, 2) + named_without_saying_so + frame(ROWS) + b";") == colours_of(ROWS)
+
+
 AROUND = {
     "a note": b"!\xfe" + blocks(b"a note" * 100),
     "an empty note": b"!\xfe\0",
