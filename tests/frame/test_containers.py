@@ -88,6 +88,9 @@ def test_u6_prometheus_and_grafana_reach_what_they_show() -> None:
     assert watching == {"prometheus", "grafana"}
     (job,) = loaded("docker/observability/prometheus/prometheus.yml")["scrape_configs"]
     assert job["static_configs"] == [{"targets": [f"api:{image_environment()['CONDUIT_PORT']}"]}]
+    assert "api" in image_environment()["CONDUIT_TRUSTED_HOSTS"].split(
+        ","
+    )  # an open service is asked by few names
     sources = loaded("docker/observability/grafana/provisioning/datasources/prometheus.yml")["datasources"]
     assert [source["url"] for source in sources] == ["http://prometheus:9090"]
     for service in services.values():
