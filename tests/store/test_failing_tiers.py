@@ -41,6 +41,16 @@ class TestFailingTiers:
         stand.entries.flush(10)
         assert not stand.admin.stats().degraded
 
+    def test_a_write_that_works_again_is_enough(self, stand: Stand) -> None:
+        stand.disk.fault = "error"
+        stand.outcome(1, "rewrite")
+        stand.entries.flush(10)
+        assert stand.admin.stats().degraded
+        stand.disk.fault = None
+        stand.outcome(1, "rewrite")
+        stand.entries.flush(10)
+        assert not stand.admin.stats().degraded
+
     def test_a_slower_tier_answers_for_a_failing_one(self, stand: Stand) -> None:
         stand.outcome(1)
         stand.forget_decoded()

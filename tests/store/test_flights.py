@@ -103,6 +103,21 @@ class TestOneLoadPerKey:
         stand.entries.flush(10)
         assert stand.admin.entry(key_of(1).hex) is not None
 
+    def test_what_landed_between_the_look_and_the_join_is_not_computed_again(
+        self, stand: Stand, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flights = stand.entries._flights
+        join = flights.join
+
+        def late(digest: bytes) -> object:
+            monkeypatch.undo()
+            assert stand.outcome(1) == ("miss", None)
+            return join(digest)
+
+        monkeypatch.setattr(flights, "join", late)
+        with stand.fetch(1, compile=unused) as fetched:
+            assert (fetched.outcome, fetched.tier) == ("hit", "decoded")
+
     def test_a_rewrite_wins_over_a_load_that_began_before_it(self, stand: Stand) -> None:
         """The load finds the old record, and must not put it in the place of the new one."""
         stand.outcome(1)
