@@ -72,3 +72,14 @@ def test_tokens_behind_the_last_text_are_reported_with_the_end(says: Says, runti
     text, end, reported = says([*tokens_of(runtime, "four"), *half])
     assert text == "four" and len(reported) == len(tokens_of(runtime, "four")) + 2
     assert len(end.logprobs) == 2
+
+
+def test_a_stop_string_that_only_the_end_of_the_answer_shows_is_why_it_ended(
+    says: Says, runtime: Runtime
+) -> None:
+    """Bytes that are no character are held until it is certain, which is here when the length is reached."""
+    broken = tokens_of(runtime, "\u4f60")[0]
+    four = tokens_of(runtime, "four")
+    text, end, reported = says([*four, broken, broken], stop=("\ufffd",), max_tokens=len(four) + 2)
+    assert (text, end.reason) == ("four", "stop")
+    assert "".join(reported) == "four"
