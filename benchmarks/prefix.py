@@ -34,7 +34,6 @@ from engine.messages import (
     GenerateRequest,
     ImageInput,
     ImagePart,
-    KvReport,
     Message,
     Part,
     Sampling,
@@ -42,6 +41,7 @@ from engine.messages import (
 )
 from engine.passes.forward import Work
 from engine.passes.refresh import Prefill, slots_needed
+from engine.reports import KvReport
 from engine.serving.chaining import Chaining
 from engine.serving.generation import Generation
 from engine.serving.load import load_runtime

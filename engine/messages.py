@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from engine.reports import KvReport, Timings, Usage
+
 Role = Literal["system", "user", "assistant"]
 CacheMode = Literal["auto", "read", "bypass", "rewrite"]
 # Which chains a request may go on from (see docs/design/engine/chains.md).
 ChainUse = Literal["auto", "exact", "off"]
 # A reason in `EngineStatus` that means: replace this worker.
 WORKER_DOWN = "the worker is not running"
-
-ImageOutcome = Literal["hit", "miss", "outdated", "corrupt", "bypass"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,71 +126,6 @@ class GenerateRequest:
     priority: int = 0
     timeout_seconds: float | None = None
     traceparent: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ImageReport:
-    """What happened to one image of a request. `bytes` is the size of the stored record, `load_seconds` the time to
-    fetch and decode it (0 for a compile), `compile_seconds` the time to compute it (0 for a hit). `chained` are the
-    tokens whose rows a chain had; an image that an exact chain holds is a hit of the tier "chain". `same_as` is the
-    first image of the request (from 0) that has the very same pixels, None where none does."""
-
-    key: str
-    outcome: ImageOutcome
-    reason: str
-    tier: str | None
-    bytes: int
-    load_seconds: float
-    compile_seconds: float
-    tokens: int
-    refreshed: int
-    exact: bool
-    chained: int = 0
-    same_as: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KvReport:
-    """Where the KV of a request's visual tokens is from, counted over all images: `reused` as the store held it,
-    `compiled` just now because the store had no use of it, `refreshed` for this request and its context, `chained` as
-    a chain held it; together they are `visual_tokens` (under policy `full` all but the chained count as refreshed).
-    `chained_exact` and `chained_refreshed` are tokens of the whole prompt, text too, whose rows a chain had. `fallback`
-    names why a reuse policy ran as full prefill, else it is None. `refined`: prompt rows, text among them, that decode
-    steps computed anew."""
-
-    policy: str
-    refresh_ratio: float
-    images: tuple[ImageReport, ...]
-    visual_tokens: int
-    reused: int
-    compiled: int
-    refreshed: int
-    fallback: str | None = None
-    chained: int = 0
-    chained_exact: int = 0
-    chained_refreshed: int = 0
-    refined: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """`cached_tokens`: prompt tokens whose KV was reused. `cache_write_tokens`: image tokens compiled and stored."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    image_tokens: int
-    cached_tokens: int
-    cache_write_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Timings:
-    """Seconds inside the engine, from `submit` on: waiting, images fetched or compiled, first token, whole request."""
-
-    queue: float
-    images: float
-    first_token: float
-    total: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from engine.messages import ImageReport, KvReport, Usage
 from engine.passes.refresh import Prefilled
 from engine.policies.choice import Choice
 from engine.prompt.layout import ImageSpan, PromptLayout
+from engine.reports import ImageReport, KvReport, Usage
 from store.records.entry import ImageKV
 from store.tiered import Fetched
 

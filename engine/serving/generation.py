@@ -12,12 +12,13 @@ from engine.answer.detokenizer import Detokenizer
 from engine.answer.report import Chained, kv_report, usage
 from engine.answer.sampling import Sampler, likely_logprobs
 from engine.answer.stops import StopStrings
-from engine.messages import Finished, ImageInput, KvReport, TextDelta, Timings, TokenLogprob
+from engine.messages import Finished, ImageInput, TextDelta, TokenLogprob
 from engine.passes.decode import Decoder
 from engine.passes.forward import Work
 from engine.passes.refine import Refiner, first_stale
 from engine.passes.refresh import Prefill, Prefilled, slots_needed
 from engine.prompt.layout import ImageSpan
+from engine.reports import KvReport, Timings
 from engine.serving.chaining import Chaining
 from engine.serving.entries import Entries
 from engine.serving.prepared import Prepared

@@ -13,7 +13,15 @@ from typing import Any
 
 from engine.client import CacheAdmin
 from engine.errors import EngineStopped
-from engine.messages import WORKER_DOWN, EngineInfo, EngineStatus, Event, Failed, Finished, GenerateRequest
+from engine.messages import (
+    WORKER_DOWN,
+    EngineInfo,
+    EngineStatus,
+    Event,
+    Failed,
+    Finished,
+    GenerateRequest,
+)
 from engine.tracing import current_traceparent
 from engine.transport.admin import AdminProxy
 from engine.transport.calls import PendingCalls

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.messages import Finished, ImageReport, KvReport, Timings, TokenLogprob, Usage
+from engine.messages import Finished, TokenLogprob
+from engine.reports import ImageReport, KvReport, Timings, Usage
 
 _KEY_PREFIX: Final = 16
 """Hex digits of a key that a user sees: enough to tell his images apart, not the whole name of an entry."""

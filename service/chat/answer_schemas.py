@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from engine.messages import ImageOutcome
+from engine.reports import ImageOutcome
 
 
 class ImageBody(BaseModel):

@@ -11,7 +11,14 @@ from typing import Any, Final
 
 from starlette.responses import JSONResponse
 
-from engine.messages import CacheOptions, Finished, GenerateRequest, Sampling, TextDelta, TokenLogprob
+from engine.messages import (
+    CacheOptions,
+    Finished,
+    GenerateRequest,
+    Sampling,
+    TextDelta,
+    TokenLogprob,
+)
 from service.chat.answer import AnswerFrame, server_timing, x_cache
 from service.chat.conversation import read_conversation
 from service.chat.form_schemas import constraint_of

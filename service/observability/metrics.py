@@ -7,7 +7,8 @@ from typing import Final, get_args
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from engine.messages import EngineStatus, Finished, ImageOutcome
+from engine.messages import EngineStatus, Finished
+from engine.reports import ImageOutcome
 from service.errors import ERROR_TABLE
 from service.observability.engine_metrics import EngineCollector
 from store.types import StoreStats

@@ -18,13 +18,9 @@ from engine.messages import (
     Failed,
     Finished,
     GenerateRequest,
-    ImageOutcome,
-    ImageReport,
-    KvReport,
     TextDelta,
-    Timings,
-    Usage,
 )
+from engine.reports import ImageOutcome, ImageReport, KvReport, Timings, Usage
 from store.types import (
     EntryFilter,
     EntryInfo,

@@ -9,15 +9,7 @@ import pytest
 import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from engine.messages import (
-    Accepted,
-    CacheOptions,
-    Event,
-    Finished,
-    Message,
-    Sampling,
-    TextDelta,
-)
+from engine.messages import Accepted, CacheOptions, Event, Finished, Message, Sampling, TextDelta
 from engine.passes.kv import SLOT_STEP
 from engine.serving.runtime import Runtime
 from tests.engine.asking import QUESTION, WAIT, Client, ask, drain

@@ -7,15 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.messages import (
-    Accepted,
-    CacheOptions,
-    Event,
-    Failed,
-    Finished,
-    Sampling,
-    TextDelta,
-)
+from engine.messages import Accepted, CacheOptions, Event, Failed, Finished, Sampling, TextDelta
 from engine.serving.runtime import Runtime
 from engine.serving.worker import Worker
 from engine.settings import Limits

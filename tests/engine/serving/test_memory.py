@@ -17,7 +17,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.messages import CacheOptions, Event, Failed, Finished, GenerateRequest, Sampling, TextDelta
+from engine.messages import (
+    CacheOptions,
+    Event,
+    Failed,
+    Finished,
+    GenerateRequest,
+    Sampling,
+    TextDelta,
+)
 from engine.passes.kv import KVPool, RequestKV
 from engine.serving.generation import Generation
 from engine.serving.load import load_runtime

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.messages import CacheOptions, Event, Finished, GenerateRequest, KvReport, Sampling, TextDelta
+from engine.messages import CacheOptions, Event, Finished, GenerateRequest, Sampling, TextDelta
 from engine.passes.decode import Decoder, decode_step
 from engine.passes.forward import Work
 from engine.policies.known import make_policy
+from engine.reports import KvReport
 from engine.serving.runtime import Runtime
 from engine.serving.worker import Worker
 from engine.settings import Limits

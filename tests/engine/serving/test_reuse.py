@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.messages import (
-    CacheMode,
-    CacheOptions,
-    GenerateRequest,
-    Sampling,
-)
+from engine.messages import CacheMode, CacheOptions, GenerateRequest, Sampling
 from engine.serving.generation import Generation
 from engine.serving.load import load_runtime
 from engine.serving.prepared import prepare
