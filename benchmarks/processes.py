@@ -24,3 +24,15 @@ def children(pid: int) -> tuple[int, ...]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         found += [int(child) for child in (task / "children").read_text().split()]
     return tuple(found)
+
+
+def worker_of(service: int) -> int:
+    """The process of a service that runs the model; its other children decode pictures. Raises ValueError where there
+    is none at the moment."""
+    (worker,) = [child for child in children(service) if b"worker" in command_of(child)]
+    return worker
+
+
+def command_of(pid: int) -> list[bytes]:
+    """The words that a process was started with."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")

@@ -197,7 +197,7 @@ class Bench:
         rng = np.random.default_rng(0)
         known = draw_pages(rng, KNOWN_PAGES)
         self._bodies = Bodies(rng, known, subject.edge, arguments.max_tokens)
-        self._processes = {"api": service.pid, "worker": processes.children(service.pid)[0]}
+        self._processes = {"api": service.pid, "worker": processes.worker_of(service.pid)}
 
     async def warm_up(self) -> None:
         """Store the known pages, then let every buffer size be seen once. Raises `NotMeasured`."""

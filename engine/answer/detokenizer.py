@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
+from typing import Any
 
 REPLACEMENT = "\ufffd"
 
 
 class Detokenizer:
-    """The library's `DecodeStream` with an end: the pieces add up to the tokenizer's decoding of all tokens, and a
-    character whose bytes are spread over tokens is held until it is whole. Bytes that can never become one are shown as
-    U+FFFD as soon as something whole follows.
+    """Incremental decoding: the pieces add up to the tokenizer's decoding of all tokens, and a character whose bytes
+    are spread over tokens is held until it is whole. Bytes that can never become one are shown as U+FFFD.
 
-    For tokenizers of bytes, as all served families have. One that falls back to bytes for what it does not know
-    (SentencePiece) decodes a run of them as a whole; there `DecodeStream` raises on bytes that are no text.
-    """
+    The library's `DecodeStream` would do but for that last: it holds a run of such bytes until something whole follows,
+    so the stream of a model that writes nothing else stands still."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._stream = DecodeStream(skip_special_tokens=True)
         self._ids: list[int] = []
+        # The window that is decoded: from a token back, as context for tokenizers that treat a first token differently.
+        self._start = 0
+        self._clean = 0
         self._shown = 0
 
     def add(self, token: int) -> str:
         """The text that became final with this token."""
         self._ids.append(token)
-        piece = self._stream.step(self._tokenizer, token) or ""
-        self._shown += len(piece)
+        text = self._decode()
+        # An unfinished character decodes to one U+FFFD at the very end; what stands before it cannot change any more.
+        final = len(text) - text.endswith(REPLACEMENT)
+        piece, self._shown = text[self._shown : final], max(self._shown, final)
+        if final == len(text):
+            self._start, self._clean = self._clean, len(self._ids)
+            self._shown = len(self._decode())
         return piece
 
     def flush(self) -> str:
         """What is still held at the end, without the bytes of a character that was cut off."""
-        text: str = self._tokenizer.decode(self._ids, skip_special_tokens=True)
-        return text[self._shown :].removesuffix(REPLACEMENT)
+        return self._decode()[self._shown :].removesuffix(REPLACEMENT)
+
+    def _decode(self) -> str:
+        text: str = self._tokenizer.decode(self._ids[self._start :], skip_special_tokens=True)
+        return text

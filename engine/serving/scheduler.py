@@ -147,12 +147,22 @@ class Scheduler:
         return self._decoding if self._prefilling is None else [*self._decoding, self._prefilling]
 
     def _admit(self) -> Arrival | None:
-        if not self._waiting or self.running >= self._limits.running:
+        able = [arrival for arrival in self._waiting if self._has_place(arrival)]
+        if not able:
             return None
-        first = min(self._waiting, key=lambda arrival: (arrival.priority, self._served[arrival.account]))
+        first = min(able, key=lambda arrival: (arrival.priority, self._served[arrival.account]))
         if not self._has_room(first, self.bytes):
             return None
         self._waiting.remove(first)
         self._turn += 1
         self._served[first.account] = self._turn
         return first
+
+    def _has_place(self, arrival: Arrival) -> bool:
+        """Where all places are taken, a few more are for accounts that have none: long answers of one must not shut
+        out another."""
+        running, limit = self._running(), self._limits.running
+        if len(running) < limit:
+            return True
+        theirs = any(other.account == arrival.account for other in running)
+        return not theirs and len(running) < limit + max(1, limit // 4)

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from benchmarks.processes import children
+from benchmarks.processes import worker_of
 from demo.asking import Answer, ask
 from demo.pages import draw_pages
 from demo.questions import ask_list, draw_reading
@@ -41,8 +41,7 @@ class Service(ServiceProcess):
     @property
     def worker(self) -> int:
         """The process id of the worker."""
-        (pid,) = children(self.pid)
-        return pid
+        return worker_of(self.pid)
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

@@ -47,6 +47,11 @@ def test_text_is_shown_as_soon_as_it_is_whole() -> None:
     assert detokenize("a\u00e9b".encode()) == ["a", "", "\u00e9", "b", ""]
 
 
+def test_bytes_that_never_become_a_character_do_not_hold_the_stream() -> None:
+    pieces = detokenize([0xC3] * 20)
+    assert pieces[:2] == ["", "\ufffd"] and all(piece == "\ufffd" for piece in pieces[1:20])
+
+
 def test_special_tokens_are_no_text() -> None:
     assert "".join(detokenize([*b"ab", SPECIAL, *b"c"])) == "abc"
 

@@ -53,6 +53,26 @@ def test_accounts_take_turns_and_priority_goes_first() -> None:
     assert admitted(scheduler, 6) == ["late", "y1", "x1", "y2", "x2", "x3"]
 
 
+def test_long_answers_of_one_account_do_not_shut_out_another() -> None:
+    """A few places more than the limit, for accounts that have none, and no more than those."""
+    scheduler = Scheduler(Limits(waiting=9, running=4, bytes=100))
+    for name in ("a1", "a2", "a3", "a4", "a5", "b1", "b2", "c1"):
+        scheduler.arrive(arrival(name, account=name[0]))
+    running = []
+    while isinstance(instruction := scheduler.next(), PrefillPiece):
+        running.append(instruction.request)
+        scheduler.prefilled(instruction.request)
+        scheduler.next()
+    assert scheduler.running == 4 and len(running) == 4
+    scheduler.arrive(arrival("d1", account="d"))
+    scheduler.arrive(arrival("e1", account="e"))
+    assert scheduler.next() == PrefillPiece("d1")
+    scheduler.prefilled("d1")
+    assert isinstance(scheduler.next(), DecodeRound)
+    assert isinstance(scheduler.next(), DecodeRound), "the places beyond the limit are few"
+    assert scheduler.running == 5
+
+
 def test_newcomers_do_not_overtake_those_who_wait() -> None:
     """A fresh account each turn (another salt, say) must not starve an old one."""
     scheduler = Scheduler(Limits(waiting=9, running=1, bytes=10))
