@@ -4,7 +4,6 @@ that the family's own tokenizer would have. They say nothing sensible; they show
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import transformers
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
-from demo.random_model import SHIPPED
+from demo.random_model import SHIPPED, save_random
 
 QWEN_MARK = "<|vision_start|><|image_pad|><|vision_end|>"
 SMOLVLM_MARKS = (
@@ -65,17 +64,7 @@ def write_random_family(folder: Path, architecture: str, sizes: Sizes = Sizes(),
     model = getattr(transformers, architecture)._from_config(
         kind.config(sizes, tokenizer), dtype=torch.float32
     )
-    with torch.no_grad():
-        # The stock initialisation (std 0.02) gives attention that is all but uniform; this one has contrast.
-        for name, weight in model.named_parameters():
-            if weight.ndim >= 2 and "embed_tokens" not in name:
-                weight.normal_(0, weight[0].numel() ** -0.5)
-    model.generation_config.eos_token_id = tokenizer.eos_token_id
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    (folder / "preprocessor_config.json").write_text(json.dumps(kind.processor(sizes), indent=2))
-    return folder
+    return save_random(model, tokenizer, kind.processor(sizes), folder)
 
 
 def _text(sizes: Sizes, tokenizer: Any, **more: object) -> dict[str, object]:

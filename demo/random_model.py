@@ -79,6 +79,11 @@ def write_random_model(
         model: Any = Qwen2_5_VLForConditionalGeneration._from_config(
             _config(shape, tokenizer), dtype=dtype
         ).eval()
+    return save_random(model, tokenizer, _processor(shape), folder)
+
+
+def save_random(model: Any, tokenizer: Any, processor: dict[str, object], folder: Path) -> Path:
+    """Draw the weights of `model` anew and write it as a checkpoint; `processor` are the settings for its pictures."""
     with torch.no_grad():
         # The stock initialisation (std 0.02) gives attention that is all but uniform; this one has contrast.
         for name, weight in model.named_parameters():
@@ -88,7 +93,7 @@ def write_random_model(
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    (folder / "preprocessor_config.json").write_text(json.dumps(_processor(shape), indent=2))
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2))
     return folder
 
 

@@ -127,7 +127,8 @@ class Prefill:
 
     def _own_text(self, chosen: Ints) -> Ints:
         """Slots of the text inside images: where every visual token of an image is computed, so is the rest of it."""
-        whole = [span for span in self.layout.spans if np.isin(span.visual_slots(), chosen).all()]
+        mixed = [span for span in self.layout.spans if span.tokens < span.shape.rows]
+        whole = [span for span in mixed if np.isin(span.visual_slots(), chosen).all()]
         return own_text_slots(whole)
 
     def rows(self, slots: Ints) -> Rows:
