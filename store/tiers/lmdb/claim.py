@@ -25,7 +25,7 @@ class Claim:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Not to wait for anybody, whatever lies there under that name.
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-            self._descriptor = os.open(directory / IN_USE, flags, 0o600)
+            self._descriptor: int | None = os.open(directory / IN_USE, flags, 0o600)
         except OSError as error:
             raise TierUnavailable("unreadable", str(error)) from error
         try:
@@ -37,6 +37,8 @@ class Claim:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Nobody else has the directory open, or opens it, until the block ends. Raises TierUnavailable("shared")."""
+        if self._descriptor is None:
+            raise TierUnavailable("closed")
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -49,12 +51,15 @@ class Claim:
             self._share()
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        """Idempotent, and safe while somebody has it alone."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
     def _share(self) -> None:
         """Who has it alone has it for moments, but for a compaction."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while True:
+        while self._descriptor is not None:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return

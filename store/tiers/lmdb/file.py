@@ -51,6 +51,13 @@ def put_aside(directory: Path) -> None:
         raise TierUnavailable("unmovable", str(error)) from error
 
 
+def clear(directory: Path) -> None:
+    """Remove what an empty store consists of, as far as that is possible."""
+    for name in (DATA, LOCK):
+        with suppress(OSError):
+            discard(directory / name)
+
+
 def discard_aside(directory: Path) -> bool:
     """Remove what was put aside; False if there was nothing, or it cannot be removed."""
     found = False

@@ -15,6 +15,8 @@ from store.tiers.lmdb import crashes
 from store.tiers.lmdb.claim import Claim
 from store.tiers.lmdb.file import (
     COMPACT,
+    DATA,
+    clear,
     discard,
     discard_aside,
     fault_on_sight,
@@ -43,6 +45,8 @@ class Opener:
         self._claim: Claim | None = None
         self._crashes: BinaryIO | None = None
         self._rehearsal: Rehearsal | None = None
+        # Whether there was nothing in it when the rehearsal began.
+        self._empty = False
         self._network = ""
         self.event = ""
 
@@ -56,13 +60,14 @@ class Opener:
         if self._rehearsal is None:
             self._begin()
         fault = self._fault()
-        if fault is not None:
+        if fault is not None and not self._empty:
             put_aside(self._path)
             self.event = f"{fault}; started empty, the old files are beside the new ones, named *.aside"
             _log.error("%s %s", self._path, self.event)
             fault = self._fault()
-            if fault is not None:
-                raise TierUnavailable("unusable", f"an empty store {fault}")
+        if fault is not None:
+            clear(self._path)
+            raise TierUnavailable("unusable", f"an empty store {fault}")
         self._crashes = self._crashes or crashes.watch(self._path)
         try:
             opened = connect(self._path, self._databases, self._map_size)
@@ -105,8 +110,10 @@ class Opener:
         the files."""
         patience = _GLANCE_SECONDS
         if self._rehearsal is None:
+            self._empty = not (self._path / DATA).exists()
             fault = fault_on_sight(self._path)
             if fault is not None:
+                self._empty = False
                 return fault
             self._rehearsal = Rehearsal(self._path, self._databases, self._map_size)
             patience = _PATIENCE_SECONDS
