@@ -20,12 +20,16 @@ from tests.store.samples import decoded_of, key_of, read, record_of
 
 BUDGET = 32 << 20
 RECORDS = 150
+LARGE = 60
 PATIENCE = 60.0
 
 
 def size_of(number: int) -> int:
-    """Most records are small, so that there are many in a page and branches above them."""
-    return 1_500_000 if number % 30 == 0 else 300
+    """Most records are small, so that there are many in a page and branches above them; one is so large that the list
+    of its pages, when they are free, takes a page of its own."""
+    if number == LARGE:
+        return 1_200_000
+    return 150_000 if number % 30 == 0 else 300
 
 
 def fill(path: Path) -> None:
@@ -35,7 +39,7 @@ def fill(path: Path) -> None:
         tier.put(record_of(number, size_of(number)), 2000.0 + number, never_held)
     for number in range(3, RECORDS, 7):
         tier.delete(key_of(number).digest)
-    tier.delete(key_of(60).digest)
+    tier.delete(key_of(LARGE).digest)
     tier.close()
 
 
