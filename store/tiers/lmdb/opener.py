@@ -93,6 +93,8 @@ class Opener:
     def after_fork(self) -> None:
         """In the child: the rehearsal is the parent's."""
         self._rehearsal = None
+        if self._claim is not None:
+            self._claim.after_fork()
         self._release()
 
     def _begin(self) -> None:

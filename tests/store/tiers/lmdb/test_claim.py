@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,26 @@ def test_what_is_closed_meanwhile_touches_no_other_file(path: Path) -> None:
     os.close(other)
     with pytest.raises(TierUnavailable, match="closed"), ours.alone():
         pass
+
+
+def test_it_is_not_closed_between_a_look_at_it_and_its_lock(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = Claim(path)
+    closing = threading.Thread(target=ours.close)
+    lock, locked = claim.fcntl.flock, []
+
+    def slow(descriptor: int, kind: int) -> None:
+        closing.start()
+        closing.join(0.05)
+        os.fstat(descriptor)
+        locked.append(descriptor)
+        lock(descriptor, kind)
+
+    monkeypatch.setattr(claim.fcntl, "flock", slow)
+    with ours.alone():
+        closing.join()
+    assert len(locked) == 1
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
