@@ -1,9 +1,9 @@
 """Addresses that mean something else than a computer on the internet.
 
-From the IANA special-purpose address registries for IPv4 and IPv6 (RFC 6890 and its updates), in full, as updated on
-2025-10-09: what they get later goes here. What they call globally reachable (relays, anycast services) is in as well:
-no picture is there. Also multicast, address space that was given back, and what clouds answer to inside themselves at
-addresses that look public.
+From IANA's special-purpose address registries for IPv4 and IPv6 (RFC 6890 and its updates), in full, compared on
+2026-11-30 with their tables of 2026-07-18 (tests/service/images/iana/): what they get later goes here. What they call
+globally reachable (relays, anycast services) is in as well: no picture is there. Also multicast, address space that was
+given back, and what clouds answer to inside themselves at addresses that look public.
 """
 
 from __future__ import annotations
