@@ -79,7 +79,9 @@ def start_client(settings: Settings) -> EngineClient:
     )
     if settings.worker == "process":
         command = [sys.executable, "-m", "service", "worker"]
-        client = ProcessClient(command, launch, settings.stall_after, settings.upload_cache_bytes)
+        client = ProcessClient(
+            command, launch, settings.stall_after, settings.load_timeout, settings.upload_cache_bytes
+        )
         client.start()
         return client
     with phase("libraries loaded"):

@@ -120,6 +120,7 @@ class Settings(BaseSettings):
     max_running: Annotated[int, Field(ge=1)] = 8
     kv_bytes: Annotated[ByteSize, Field(ge=1)] | None = None
     worker: Literal["process", "thread"] = "process"
+    load_timeout: Positive = 1800.0
     chain_bytes: ByteSize = ByteSize(GIB)
     chain: Literal["auto", "exact", "off"] = "auto"
     refine_idle: Annotated[float, Field(ge=0)] = 300.0

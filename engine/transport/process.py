@@ -7,6 +7,7 @@ import asyncio
 import logging
 import subprocess
 import threading
+import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -44,17 +45,24 @@ class ProcessClient:
     """`EngineClient` over a supervised worker process. `start` blocks until the model is loaded.
 
     `command` starts a process that calls `engine.transport.child.serve_parent` with its last argument. A worker that
-    has work and makes no progress, or sends nothing at all, for `stall_after` seconds is killed and replaced. It keeps
-    up to `picture_bytes` of pixels, which then need not be sent again.
+    has work and makes no progress, or sends nothing at all, for `stall_after` seconds is killed and replaced, and so
+    is one that has not loaded its model within `load_timeout` seconds. It keeps up to `picture_bytes` of pixels, which
+    then need not be sent again.
     """
 
     def __init__(
-        self, command: Sequence[str], launch: Launch, stall_after: float, picture_bytes: int
+        self,
+        command: Sequence[str],
+        launch: Launch,
+        stall_after: float,
+        load_timeout: float,
+        picture_bytes: int,
     ) -> None:
         self._command = command
         self._picture_bytes = picture_bytes
         self._launch = launch
         self._stall_after = stall_after
+        self._load_timeout = load_timeout
         self._info: EngineInfo | None = None
         self._worker: WorkerProcess | None = None
         self._trouble: str | None = None
@@ -210,6 +218,7 @@ class ProcessClient:
 
     def _wait_until_loaded(self, worker: WorkerProcess) -> EngineInfo:
         """A large model takes minutes; a process that ended or a service that closes does not wait for them."""
+        deadline = time.monotonic() + self._load_timeout
         while True:
             try:
                 return worker.started.result(timeout=CHECK_SECONDS)
@@ -218,3 +227,6 @@ class ProcessClient:
                     raise EngineStopped(f"it ended with status {worker.process.returncode}") from None
                 if self._closing.is_set():
                     raise EngineStopped("the service is stopping") from None
+                if time.monotonic() >= deadline:
+                    limit = f"{self._load_timeout:g} s (CONDUIT_LOAD_TIMEOUT)"
+                    raise EngineStopped(f"it has not loaded its model within {limit}") from None

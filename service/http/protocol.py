@@ -23,8 +23,8 @@ _SEND_BUFFER: Final = 128 * 1024
 """Of the system, for a connection: what a client leaves unread is not to fill its memory."""
 _CHUNKS, _CHUNK_BYTES = 16 * 1024, 64
 """Beyond so many chunks of a body they must have so many bytes on average: each costs as much as some thousands."""
-_FIRST_PROBE, _NEXT_PROBE = 1.0, 0.25
-"""Seconds, the second of them doubled from time to time: most answers are there before the first."""
+_FIRST_PROBE = 0.05
+"""Seconds, doubled from time to time. Of a client that left the second one tells, if the first has been there."""
 _FULL: Final = "503 Service Unavailable", "Too many connections; try again later."
 _LATE: Final = "408 Request Timeout", "The head of the request took too long to arrive."
 
@@ -46,7 +46,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._late = Alarm(self._is_late)
         self._unread = Alarm(self._is_not_read)
         self._probe = Alarm(self._send_probe)
-        self._probe_again = _NEXT_PROBE
+        self._probe_again = _FIRST_PROBE
         self._answering: RequestResponseCycle | None = None
         self._in_message = self._in_body = False  # of what arrives
         self._head = self._collected = self._chunks = self._body = 0

@@ -146,7 +146,7 @@ def over_the_pipe(
         worker=stand_in, desk=stand_in.desk, info=INFO, store=SimpleNamespace(entries=stand_in)
     )
     patch.setattr("engine.transport.child.start_worker", lambda *_: started)
-    client = ProcessClient(["worker"], LAUNCH, stall_after=5, picture_bytes=picture_bytes)
+    client = ProcessClient(["worker"], LAUNCH, stall_after=5, load_timeout=30, picture_bytes=picture_bytes)
     client.start()
     try:
         yield client

@@ -102,7 +102,9 @@ def test_h6_a_worker_stays_as_large_as_it_was_whatever_pixels_pass_through_it(tm
     shape = replace(TINY, max_pixels=TOKEN_EDGE**2 * 64)
     model = write_random_model(tmp_path / "model", shape)
     launch = Launch(ModelSettings(str(model), device="cpu"), StoreSettings(decoded_bytes=0), Limits())
-    client = ProcessClient([sys.executable, "-c", COLLECTOR_OFF], launch, stall_after=30, picture_bytes=0)
+    client = ProcessClient(
+        [sys.executable, "-c", COLLECTOR_OFF], launch, stall_after=30, load_timeout=60, picture_bytes=0
+    )
     client.start()
 
     async def body() -> list[int]:

@@ -32,9 +32,8 @@ def launch(model: Path, folder: Path | None = None) -> Launch:
 
 @pytest.fixture(scope="module")
 def client(tiny_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessClient]:
-    client = ProcessClient(
-        COMMAND, launch(tiny_path, tmp_path_factory.mktemp("store")), stall_after=5, picture_bytes=1 << 20
-    )
+    here = launch(tiny_path, tmp_path_factory.mktemp("store"))
+    client = ProcessClient(COMMAND, here, stall_after=5, load_timeout=60, picture_bytes=1 << 20)
     client.start()
     yield client
     asyncio.run(client.close(0))
@@ -145,6 +144,8 @@ def test_f14_a_stalled_worker_is_seen_and_replaced(client: ProcessClient) -> Non
 
 @pytest.mark.slow
 def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
-    client = ProcessClient(COMMAND, launch(tmp_path / "nothing"), stall_after=5, picture_bytes=1 << 20)
+    client = ProcessClient(
+        COMMAND, launch(tmp_path / "nothing"), stall_after=5, load_timeout=30, picture_bytes=1 << 20
+    )
     with pytest.raises(EngineStopped, match="neither a folder nor a hub name"):
         client.start()

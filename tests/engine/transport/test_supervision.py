@@ -7,6 +7,7 @@ import asyncio
 import os
 import resource
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -184,6 +185,34 @@ def test_a_worker_that_cannot_be_started_again_is_tried_again_and_said(
     run(body)
 
 
+def test_a_worker_that_hangs_while_it_loads_is_replaced(
+    client: ProcessClient, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        wait = client._closing.wait
+        monkeypatch.setattr(client._closing, "wait", lambda _: wait(0.005))
+        hanging, hung = threading.Event(), []
+
+        def hangs(*_: object) -> None:
+            hung.append(1)
+            hanging.wait(30)
+            raise EngineStopped("let go")
+
+        client._load_timeout = 0.05
+        with monkeypatch.context() as patch:
+            patch.setattr("engine.transport.child.start_worker", hangs)
+            dies(client, stand_in)
+            why = "the worker cannot start: it has not loaded its model within 0.05 s (CONDUIT_LOAD_TIMEOUT)"
+            await until(lambda: client.status().reasons == (why,) and len(hung) > 2)
+            assert not client.status().ready
+            assert await collect(client, "a") == [Failed("a", "engine_stopped", why)]
+        client._load_timeout = 30
+        hanging.set()
+        await until(lambda: client.status().ready)
+
+    run(body)
+
+
 def no_memory(*_: object, **__: object) -> None:
     raise OSError(12, "Cannot allocate memory")
 
@@ -191,7 +220,7 @@ def no_memory(*_: object, **__: object) -> None:
 def test_a_start_that_fails_is_an_error_of_ours_and_leaves_nothing_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    client = ProcessClient(["worker"], LAUNCH, 5, 0)
+    client = ProcessClient(["worker"], LAUNCH, 5, 30, 0)
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr("engine.transport.worker_process.subprocess.Popen", no_memory)
     with pytest.raises(EngineStopped, match="no process could be started"):
@@ -236,7 +265,9 @@ def every_descriptor_taken() -> Iterator[None]:
 def test_a_worker_is_replaced_with_every_other_descriptor_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """And whatever children of its own hold the pipe that it has left."""
     monkeypatch.setattr("engine.transport.process.CHECK_SECONDS", 0.02)
-    client = ProcessClient([sys.executable, "-c", SPEAKER], LAUNCH, stall_after=5, picture_bytes=0)
+    client = ProcessClient(
+        [sys.executable, "-c", SPEAKER], LAUNCH, stall_after=5, load_timeout=30, picture_bytes=0
+    )
     client.start()
 
     async def body() -> None:

@@ -6,6 +6,8 @@ import httpx
 import pytest
 
 from engine.messages import TextDelta
+from service.http.connections import Alarm
+from service.http.protocol import BoundedProtocol
 from tests.service.asking import open_request
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine, accepted, says
@@ -48,6 +50,26 @@ def test_f3_leaving_a_json_request(api: httpx.Client, engine: FakeEngine) -> Non
     with open_request(api):
         eventually(lambda: engine.open == 1, "the engine has it")
     idle(engine, 1)
+
+
+def test_f3_leaving_before_anything_was_sent_is_noticed_within_a_tenth_of_a_second(
+    api: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless(engine)
+    probes: list[float] = []
+    alarm = Alarm.set
+
+    def noted(self: Alarm, seconds: float) -> None:
+        if self._call.__name__ == BoundedProtocol._send_probe.__name__:
+            probes.append(seconds)
+        alarm(self, seconds)
+
+    monkeypatch.setattr(Alarm, "set", noted)
+    with open_request(api):
+        eventually(lambda: engine.open == 1, "the engine has it")
+    idle(engine, 1)
+    assert sum(probes[:-1]) <= 0.1, "the second tells, and the alarm for a third is not waited for"
+    assert len(probes) > 1
 
 
 def test_f3_normal_ends_are_no_aborts(api: httpx.Client, engine: FakeEngine) -> None:
