@@ -22,6 +22,8 @@ PIECE_BYTES: Final = 32 * 1024
 """To be fed at once: takes some milliseconds at most, whatever is in it."""
 _LONG_BYTES: Final = 256
 """Strings from this length on are cut out."""
+_JOINED: Final = 1024**2
+"""Characters of a long string, at least, that are joined to it at once."""
 _SKELETON_BYTES: Final = 8 * 1024**2
 _NUMBER_CHARACTERS: Final = 128
 _FIELDS: Final = 2048
@@ -173,7 +175,8 @@ class _LongString:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._parts: list[str] = []
+        self._text = ""
+        self._parts: list[str] = []  # of what comes behind it
         self._length = 0
         self._is_wide = False
 
@@ -185,6 +188,8 @@ class _LongString:
             raise _not_utf8() from None
         if "\\" in part:
             part = json.loads(f'"{part}"')
+        if self._length - len(self._text) > max(_JOINED, len(self._text) // 8):
+            self._join()  # what was found short enough when it was counted
         counted = self._length if self._is_wide else 0
         self._parts.append(part)
         self._length += len(part)
@@ -192,7 +197,17 @@ class _LongString:
         return self._length - counted if self._is_wide else 0
 
     def text(self) -> str:
-        return "".join(self._parts)
+        """The whole of it, once."""
+        self._join()
+        return self._text
+
+    def _join(self) -> None:
+        """A string that nobody else knows grows where it stands, so that no step takes the time of the whole. Where the
+        interpreter copies it all the same, as it does under a debugger, it was copied some eight times at the end."""
+        text, self._text = self._text, ""
+        text += "".join(self._parts)
+        self._text = text
+        self._parts.clear()
 
 
 def _string_end(data: bytes, at: int) -> int:

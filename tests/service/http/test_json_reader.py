@@ -153,6 +153,7 @@ HOSTILE = {
     "escapes": b'["' + b"\\n" * 5 * MIB + b'"]',
     "long escapes": b'["' + b"\\u0041" * 2 * MIB + b'"]',
     "emojis": b'["' + "😀".encode() * 3 * MIB + b'"]',
+    "a late emoji": b'["' + b"A" * 20 * MIB + "😀".encode() + b"A" * MIB + b'"]',
     "numbers": b'{"messages":[' + b"1," * 5 * MIB,
     "names": b"{" + b",".join(b'"k%d":1' % i for i in range(200_000)),
     "texts": b"[" + b'"aaaaaaaaaaaaaaa",' * (MIB // 2),
@@ -169,6 +170,15 @@ def test_no_body_holds_the_loop(body: bytes) -> None:
     """Counted in processor time, which a busy machine hardly changes, against a list that nobody minds."""
     yardstick = _seconds(lambda: json.loads(b"[" + b"1," * 500_000 + b"1]"))
     assert max(map(_seconds, _reading(body))) < 4 * yardstick
+
+
+def test_no_step_of_a_picture_takes_as_long_as_all_of_it() -> None:
+    """Against one join of as many characters at its end. Of an allocator that moves it once a step may take half."""
+    size = 60 * MIB
+    parts = ["A" * PIECE_BYTES] * (size // PIECE_BYTES)
+    body = b'["' + b"A" * size + b'"]'
+    at_once = min(_seconds(lambda: "".join(parts)) for _ in range(3))
+    assert min(max(map(_seconds, _reading(body))) for _ in range(3)) < 0.85 * at_once
 
 
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE.keys())
