@@ -255,7 +255,10 @@ def test_m2_who_is_answered_stays_and_who_comes_too_late_is_told(start: Start, e
     assert api.get("/livez").status_code == 200
 
 
-def test_a_half_closed_connection_gets_its_answer(start: Start, engine: FakeEngine) -> None:
+def test_a_half_closed_connection_gets_its_answer(
+    start: Start, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.http.protocol._FIRST_PROBE", 10.0)
     engine.script = lambda request: [
         accepted(request),
         0.3,
@@ -277,7 +280,7 @@ def test_a_half_closed_connection_that_waits_for_long_hears_of_it_and_is_answere
 ) -> None:
     engine.script = lambda request: [
         accepted(request),
-        1.4,
+        0.3,
         TextDelta(request.id, "late"),
         finished(request, 1),
     ]
