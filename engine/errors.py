@@ -8,6 +8,7 @@ EngineError
 |- ContextLengthExceeded    context_length_exceeded    prompt plus the tokens asked for do not fit the model
 |- UnknownPolicy            unknown_policy             no refresh policy of that name, or an unknown option of one
 |- InvalidRefreshRatio      invalid_refresh_ratio      not in [0, 1]
+|- TooMuchToExplain         too_much_to_explain        more visual tokens than `cache.explain` tells of
 |- QueueFull                queue_full                 too many requests are waiting
 |- KvTooLarge               kv_too_large               the request's KV alone is more than this worker may hold
 |- DeadlineExceeded         request_timeout            the request ran into its own time limit
@@ -68,6 +69,10 @@ class UnknownPolicy(EngineError):
 
 class InvalidRefreshRatio(EngineError):
     code = "invalid_refresh_ratio"
+
+
+class TooMuchToExplain(EngineError):
+    code = "too_much_to_explain"
 
 
 class QueueFull(EngineError):

@@ -98,7 +98,7 @@ class CacheOptions:
     `{"preset": "paper"}`). `refine`: prompt rows that every decode step computes anew, in sequence order, until all
     are exact (0: none; None: the server's default). `pin_seconds` keeps the images' entries from ordinary eviction for
     that long. `chain` says which chains may be used: all that fit, exact ones only, or none (then none is kept either);
-    None is the server's default.
+    None is the server's default. `explain` asks for an `Explanation` of every image in the report.
     """
 
     mode: CacheMode = "auto"
@@ -108,6 +108,7 @@ class CacheOptions:
     pin_seconds: float | None = None
     refine: int | None = None
     chain: ChainUse | None = None
+    explain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

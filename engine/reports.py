@@ -8,12 +8,32 @@ from typing import Literal
 ImageOutcome = Literal["hit", "miss", "outdated", "corrupt", "bypass"]
 
 
+# Where the KV of a visual token may be from.
+TOKEN_STATES = ("reused", "compiled", "refreshed", "exact", "chained")
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The visual tokens of one image, one by one, in prompt order. `grid`: rows and columns over the picture, None
+    where they are no such grid. `states`: a byte each, a place in `TOKEN_STATES`. `scores`: what the policy chose by,
+    in units of the image's mean. `drift`: how far the keys of a token that was computed are from the stored ones,
+    relative to their length, mean over the layers. `shares`: of the layers that computed a token, for policies that go
+    layer by layer. A value is None where there is none for that token, a whole tuple where there is none at all."""
+
+    grid: tuple[int, int] | None
+    states: bytes
+    scores: tuple[float | None, ...] | None
+    drift: tuple[float | None, ...] | None
+    shares: tuple[float | None, ...] | None
+
+
 @dataclass(frozen=True, slots=True)
 class ImageReport:
     """What happened to one image of a request. `bytes` is the size of the stored record, `load_seconds` the time to
     fetch and decode it (0 for a compile), `compile_seconds` the time to compute it (0 for a hit). `chained` are the
     tokens whose rows a chain had; an image that an exact chain holds is a hit of the tier "chain". `same_as` is the
-    first image of the request (from 0) that has the very same pixels, None where none does."""
+    first image of the request (from 0) that has the very same pixels, None where none does. `explained` only where the
+    request asked for it."""
 
     key: str
     outcome: ImageOutcome
@@ -27,6 +47,7 @@ class ImageReport:
     exact: bool
     chained: int = 0
     same_as: int | None = None
+    explained: Explanation | None = None
 
 
 @dataclass(frozen=True, slots=True)

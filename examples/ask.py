@@ -13,7 +13,7 @@ import urllib.request
 BASE = os.environ.get("CONDUIT_URL", "http://127.0.0.1:8000")
 PAGE = f"{BASE}/demo/pages/red_71_A05k4_C11m2_F20n7.png"
 HEADERS = {"content-type": "application/json"}
-if key := os.environ.get("CONDUIT_KEY"):
+if key := os.environ.get("CONDUIT_API_KEY"):
     HEADERS["authorization"] = f"Bearer {key}"
 
 

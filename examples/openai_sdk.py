@@ -12,7 +12,7 @@ from openai import OpenAI
 BASE = os.environ.get("CONDUIT_URL", "http://127.0.0.1:8000")
 PAGE = f"{BASE}/demo/pages/blue_4_B07m3_E13k1_H30n5.png"
 
-client = OpenAI(base_url=f"{BASE}/v1", api_key=os.environ.get("CONDUIT_KEY", "none"))
+client = OpenAI(base_url=f"{BASE}/v1", api_key=os.environ.get("CONDUIT_API_KEY", "none"))
 model = client.models.list().data[0].id
 stream = client.chat.completions.create(
     model=model,

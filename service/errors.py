@@ -64,6 +64,7 @@ ERROR_TABLE: Final[Mapping[str, ErrorKind]] = {
     "unknown_policy": _INVALID,
     "invalid_refresh_ratio": _INVALID,
     "kv_too_large": _INVALID,
+    "too_much_to_explain": _INVALID,
     "aborted": ErrorKind(499, "invalid_request_error"),
     "engine_stopped": ErrorKind(503, "server_error"),
     "not_finite": _SERVER,

@@ -14,13 +14,15 @@ class SpanShape:
     (marks between tiles).
 
     `ids` [rows]: the image token where a row is visual, else the row's own token. `visual` [rows] says which are.
-    `positions` [3, rows] are relative to the span's first; what follows goes on `advance` behind it.
+    `positions` [3, rows] are relative to the span's first; what follows goes on `advance` behind it. `grid`: rows and
+    columns of the visual tokens over the picture, None where they are no such grid (tiles, line ends).
     """
 
     ids: np.ndarray
     visual: np.ndarray
     positions: np.ndarray
     advance: int
+    grid: tuple[int, int] | None = None
 
     @property
     def rows(self) -> int:
@@ -39,7 +41,7 @@ def grid_span(image_token: int, height: int, width: int) -> SpanShape:
     rows, columns = np.divmod(np.arange(tokens), width)
     positions = np.stack((np.zeros_like(rows), rows, columns))
     ids = np.full(tokens, image_token, dtype=np.int64)
-    return SpanShape(ids, np.ones(tokens, dtype=bool), positions, max(height, width))
+    return SpanShape(ids, np.ones(tokens, dtype=bool), positions, max(height, width), (height, width))
 
 
 def line_span(image_token: int, ids: Sequence[int]) -> SpanShape:

@@ -23,6 +23,7 @@ from engine.passes.layerwise import ShrinkingPass
 from engine.passes.probe import Candidates, Prober, candidates_of
 from engine.passes.restore import restore
 from engine.passes.rows import PromptRows
+from engine.passes.witness import Witness
 from engine.policies.base import LayerwisePolicy, Policy, Probe, SelectingPolicy, budget
 from engine.policies.corrections import CORRECTIONS, Correction
 from engine.prompt.layout import ImageSpan, Ints, PromptLayout, own_text_slots
@@ -45,7 +46,7 @@ class Prefilled:
 class Prefill:
     """One request's prefill. `features` [levels, tokens, hidden] per span, in prompt order, on the model's device;
     `kv` must hold `slots_needed(layout)` slots. `match` is the chain that the prompt goes on from: of spans in its
-    exact head neither features nor entries are looked at (they may be None).
+    exact head neither features nor entries are looked at (they may be None). `witness` is told of every visual token.
 
     `full` or `reuse` is all that a request needs; the steps of `reuse` may also be taken one by one.
     """
@@ -58,11 +59,13 @@ class Prefill:
         features: Sequence[torch.Tensor | None],
         work: Work,
         match: Match = NO_MATCH,
+        witness: Witness | None = None,
     ) -> None:
         self.family, self.kv, self.layout, self.work, self.match = family, kv, layout, work, match
         self.prompt_rows = PromptRows(family, layout, features)
         self.prober = Prober(family, kv, self.prompt_rows, work, match.exact)
         self._given = match.given(layout.length)
+        self._witness = witness
 
     def full(self) -> Prefilled:
         """Compute every row behind the exact chain (policy `full`, and where no image is left to reuse)."""
@@ -71,6 +74,9 @@ class Prefill:
         slots = np.arange(first, self.layout.length)
         chained = tuple(span.stop <= first for span in spans)
         refreshed = tuple(0 if held else span.tokens for span, held in zip(spans, chained, strict=True))
+        if self._witness is not None:
+            visual = self._not_given(self.layout.visual_slots())
+            self._witness.computed(visual, np.ones(len(visual)))
         return Prefilled(self._pass(slots), refreshed, chained, slots)
 
     def reuse(self, entries: Sequence[ImageKV | None], policy: Policy, ratio: float) -> Prefilled:
@@ -143,6 +149,8 @@ class Prefill:
         found = Probe(torch.empty(0), torch.empty(0), candidates.image)
         if plan is not None and undecided:
             found = self.prober.probe(candidates, plan, count)
+            if self._witness is not None:
+                self._witness.scored(candidates, policy.scores(found))
         elif plan is not None and plan.all_text:
             self.prober.score_with_all_text(plan)
         if not undecided:
@@ -169,6 +177,9 @@ class Prefill:
         self, logits: torch.Tensor, candidates: Candidates, visual: Ints, shares: np.ndarray, computed: Ints
     ) -> Prefilled:
         """`shares` [visual]: the share of the layers that computed each of the `visual` slots."""
+        if self._witness is not None:
+            self._witness.computed(visual, shares)
+            self._witness.moved(self.kv, self.prompt_rows.rope, candidates)
         spans = self.layout.spans
         inside = [(visual >= span.start) & (visual < span.stop) for span in spans]
         refreshed = tuple(int(np.ceil(shares[within].sum() - 1e-6)) for within in inside)

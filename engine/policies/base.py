@@ -134,6 +134,10 @@ class SelectingPolicy(Policy):
         """None where the choice needs no scores."""
         return None
 
+    def scores(self, probe: Probe) -> torch.Tensor:
+        """What the choice goes by, the larger the better: [candidates]; empty where no score decides."""
+        return EMPTY
+
     def select(self, probe: Probe, budget: int) -> torch.Tensor:
         """Indices of the chosen candidates, ascending; `budget` of them unless the policy's options say otherwise.
         With no plan, only `probe.image` and `probe.ratio` are filled."""

@@ -77,9 +77,12 @@ class Conduit(SelectingPolicy):
         last = options.counted(self.name, "query_span", self.query_span, QUERY_SPANS, "last_")
         return ScorePlan(layers, paper, "tail" if span == "tail" else "user", last, self.value_mode)
 
-    def select(self, probe: Probe, budget: int) -> torch.Tensor:
+    def scores(self, probe: Probe) -> torch.Tensor:
         scores = token_scores(probe, self.value_mode)
-        weighted = scores * image_coefficients(scores, probe.image, self.image_weight)[probe.image]
+        return scores * image_coefficients(scores, probe.image, self.image_weight)[probe.image]
+
+    def select(self, probe: Probe, budget: int) -> torch.Tensor:
+        weighted = self.scores(probe)
         if self.min_per_image:
             weighted = favour_each_image(weighted, probe.image, self.min_per_image)
         return top(weighted, budget)

@@ -53,6 +53,8 @@ class Impact(SelectingPolicy):
             layers, span=span, last=last, value_mode="wo", shortlist=SHORTLIST, damping=self.image_damping
         )
 
+    def scores(self, probe: Probe) -> torch.Tensor:
+        return damped(probe.contribution.mean(0), probe.image, self.image_damping)
+
     def select(self, probe: Probe, budget: int) -> torch.Tensor:
-        impact = probe.contribution.mean(0)
-        return top(damped(impact, probe.image, self.image_damping), budget)
+        return top(self.scores(probe), budget)

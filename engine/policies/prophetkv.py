@@ -42,5 +42,8 @@ class ProphetKV(SelectingPolicy):
             return rule.plan(shape, images)
         return ScorePlan(named_layers(self.name, self.score_layers, shape), value_mode="none")
 
+    def scores(self, probe: Probe) -> torch.Tensor:
+        return probe.mass.mean(0)
+
     def select(self, probe: Probe, budget: int) -> torch.Tensor:
-        return top(probe.mass.mean(0), budget)
+        return top(self.scores(probe), budget)

@@ -34,5 +34,8 @@ class WrongQuery(SelectingPolicy):
     def plan(self, shape: ModelShape, images: int) -> ScorePlan | None:
         return RULE.plan(shape, images)
 
+    def scores(self, probe: Probe) -> torch.Tensor:
+        return RULE.scores(probe)
+
     def select(self, probe: Probe, budget: int) -> torch.Tensor:
         return RULE.select(probe, budget)

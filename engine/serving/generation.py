@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from engine.answer.detokenizer import Detokenizer
+from engine.answer.explain import explained
 from engine.answer.report import Chained, kv_report, usage
 from engine.answer.sampling import Sampler, likely_logprobs
 from engine.answer.stops import StopStrings
@@ -17,6 +18,7 @@ from engine.passes.decode import Decoder
 from engine.passes.forward import Work
 from engine.passes.refine import Refiner, first_stale
 from engine.passes.refresh import Prefill, Prefilled, slots_needed
+from engine.passes.witness import Witness
 from engine.prompt.layout import ImageSpan
 from engine.reports import KvReport, Timings
 from engine.serving.chaining import Chaining
@@ -53,6 +55,7 @@ class Generation:
         self.token = -1
         self._drawn: list[int] = []
         request, layout = prepared.request, prepared.layout
+        self._witness = Witness(layout.length) if request.cache.explain else None
         self._chaining = Chaining(runtime, request.tenant, prepared.choice, layout, request.images)
         words = layout.ids[layout.text_slots()].tolist()
         self._sampler = Sampler(
@@ -158,7 +161,7 @@ class Generation:
         kv = runtime.pool.take(max(slots_needed(layout), layout.length + answer))
         self.decoder = Decoder(runtime.pool, kv, layout.length, layout.next_position, self._prepared.slots)
         found = [features.get(digest) for digest in digests]
-        prefill = Prefill(runtime.family, kv, layout, found, self.work, self._chaining.match)
+        prefill = Prefill(runtime.family, kv, layout, found, self.work, self._chaining.match, self._witness)
         if not choice.policy.uses_store:
             return prefill.full()
         fetched = [self._entries.of(digest) for digest in digests]
@@ -177,7 +180,12 @@ class Generation:
         fetched = [self._entries.of(digest) for digest in self._span_digests()]
         keys = [self._runtime.key(request.tenant, request.images[span.image]).hex for span in layout.spans]
         chained = Chained(self._chaining.chained(), *self._chaining.chained_tokens())
-        return kv_report(self._prepared.choice, layout, prefilled, fetched, keys, chained)
+        choice = self._prepared.choice
+        report = kv_report(choice, layout, prefilled, fetched, keys, chained)
+        if self._witness is None:
+            return report
+        given = self._chaining.match.given(layout.length)
+        return explained(report, layout, choice.policy, prefilled, given, self._witness)
 
     def _finish(self, reason: str) -> None:
         if not self._stops.found:

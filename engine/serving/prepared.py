@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.answer.constraint import Follower
 from engine.answer.sampling import check_sampling
-from engine.errors import ContextLengthExceeded, InvalidImage
+from engine.errors import ContextLengthExceeded, InvalidImage, TooMuchToExplain
 from engine.families.span import SpanShape
 from engine.messages import GenerateRequest, ImageInput
 from engine.passes.refresh import slots_needed
@@ -18,6 +18,8 @@ from engine.serving.runtime import Runtime
 
 # Answer tokens where a request does not say.
 DEFAULT_MAX_TOKENS = 2048
+# Visual tokens whose explanation is about 1 MB of an answer.
+MOST_EXPLAINED = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,11 @@ def prepare(runtime: Runtime, request: GenerateRequest, submitted: float) -> Pre
     answer_budget(runtime.prompt.least_tokens(request.messages), None, runtime.family.max_context)
     shapes = tuple(_shape(runtime, image, number) for number, image in enumerate(request.images))
     layout = runtime.prompt.layout(request.messages, shapes, choice.policy.question)
+    if request.cache.explain and layout.visual_tokens > MOST_EXPLAINED:
+        raise TooMuchToExplain(
+            f"cache.explain: the request has {layout.visual_tokens} visual tokens, and {MOST_EXPLAINED} can be "
+            "explained"
+        )
     max_tokens = answer_budget(layout.length, request.sampling.max_tokens, runtime.family.max_context)
     constraint = request.sampling.constraint
     follower = None if constraint is None else runtime.constraints.follow(constraint)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.messages import Finished, TokenLogprob
-from engine.reports import ImageReport, KvReport, Timings, Usage
+from engine.reports import Explanation, ImageReport, KvReport, Timings, Usage
 
 _KEY_PREFIX: Final = 16
 """Hex digits of a key that a user sees: enough to tell his images apart, not the whole name of an entry."""
@@ -133,6 +133,17 @@ def image_body(image: ImageReport) -> dict[str, Any]:
         "exact": image.exact,
         "chained": image.chained,
         "same_as": image.same_as,
+        "explained": None if image.explained is None else _explained_body(image.explained),
+    }
+
+
+def _explained_body(told: Explanation) -> dict[str, Any]:
+    return {
+        "grid": told.grid,
+        "states": list(told.states),
+        "scores": told.scores,
+        "drift": told.drift,
+        "shares": told.shares,
     }
 
 

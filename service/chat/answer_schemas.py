@@ -3,11 +3,23 @@ tests/service/http/test_openapi.py holds them to these."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from engine.reports import ImageOutcome
+
+
+class ExplanationBody(BaseModel):
+    """The visual tokens of an image, one by one. `grid` is rows and columns; `states` are 0 reused, 1 compiled,
+    2 refreshed, 3 exact, 4 chained; `scores` are in units of the image's mean; `drift` is relative; `shares` are of the
+    layers. Null is what there is no value for."""
+
+    grid: tuple[int, int] | None
+    states: list[Annotated[int, Field(ge=0, le=4)]]
+    scores: list[float | None] | None
+    drift: list[float | None] | None
+    shares: list[float | None] | None
 
 
 class ImageBody(BaseModel):
@@ -25,6 +37,7 @@ class ImageBody(BaseModel):
     exact: bool
     chained: int
     same_as: int | None
+    explained: ExplanationBody | None
 
 
 class TimingsBody(BaseModel):

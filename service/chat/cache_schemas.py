@@ -40,6 +40,7 @@ class CacheControls(WireModel):
     chain: Literal["auto", "exact", "off"] | None = None
     pin: bool | None = None
     ttl: Annotated[float, Field(ge=1, le=86_400)] | None = None
+    explain: bool | None = None
 
     @model_validator(mode="before")
     @classmethod

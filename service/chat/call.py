@@ -192,6 +192,7 @@ def _cache_options(chat: ChatRequest, policies: Sequence[str]) -> CacheOptions:
         refine=asked.refine,
         options=dict(asked.options or {}),
         chain=asked.chain,
+        explain=bool(asked.explain),
         pin_seconds=(asked.ttl or _PIN_SECONDS) if asked.pin else None,
     )
 

@@ -22,6 +22,7 @@ SAYS = {
         "visual tokens: 0 compiled 0 reused 0 refreshed 36 chained",
     ],
     "openai_sdk.py": ["B three, E one, H five.", "conduit: 36 of 36 visual tokens computed"],
+    "refresh_picture.py": ["refresh.png: 0 refreshed 4 refreshed"],
     "cache_admin.py": [
         '"outcome":"miss"',
         "memory: ",

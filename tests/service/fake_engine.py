@@ -20,7 +20,7 @@ from engine.messages import (
     GenerateRequest,
     TextDelta,
 )
-from engine.reports import ImageOutcome, ImageReport, KvReport, Timings, Usage
+from engine.reports import Explanation, ImageOutcome, ImageReport, KvReport, Timings, Usage
 from store.types import (
     EntryFilter,
     EntryInfo,
@@ -56,7 +56,10 @@ def accepted(request: GenerateRequest) -> Accepted:
 def finished(request: GenerateRequest, words: int, seen: Sequence[bytes] = ()) -> Finished:
     """The end of a request, with a hit for each image whose digest is in `seen`."""
     bypass = request.cache.mode == "bypass"
-    reports = tuple(_image_report(image.digest, image.digest in seen, bypass) for image in request.images)
+    explain = request.cache.explain
+    reports = tuple(
+        _image_report(image.digest, image.digest in seen, bypass, explain) for image in request.images
+    )
     reused = sum(report.tokens - report.refreshed for report in reports if report.outcome == "hit")
     visual, refreshed = IMAGE_TOKENS * len(reports), sum(report.refreshed for report in reports)
     usage = Usage(
@@ -78,7 +81,7 @@ def finished(request: GenerateRequest, words: int, seen: Sequence[bytes] = ()) -
     return Finished(request.id, "stop", usage, report, Timings(0.001, 0.002, 0.003, 0.004))
 
 
-def _image_report(digest: bytes, hit: bool, bypass: bool) -> ImageReport:
+def _image_report(digest: bytes, hit: bool, bypass: bool, explain: bool) -> ImageReport:
     outcome: ImageOutcome = "bypass" if bypass else "hit" if hit else "miss"
     return ImageReport(
         key=digest.hex(),
@@ -91,7 +94,16 @@ def _image_report(digest: bytes, hit: bool, bypass: bool) -> ImageReport:
         tokens=IMAGE_TOKENS,
         refreshed=4,
         exact=False,
+        explained=_explanation(hit) if explain else None,
     )
+
+
+def _explanation(hit: bool) -> Explanation:
+    """Four refreshed tokens in the first row of 6 x 6."""
+    fresh, others = (2,) * 4, (0 if hit else 1,) * (IMAGE_TOKENS - 4)
+    drift = (0.5,) * 4 + (None,) * (IMAGE_TOKENS - 4)
+    scores = tuple(round(2.5 - i / 12, 4) for i in range(IMAGE_TOKENS))
+    return Explanation((6, 6), bytes(fresh + others), scores, drift, None)
 
 
 def says(text: str, pause: float = 0.0) -> Script:

@@ -36,6 +36,20 @@ def test_kv_report_names_each_image(api: httpx.Client, engine: FakeEngine) -> No
     assert report["timings"] == {"queue_ms": 1.0, "images_ms": 2.0, "ttft_ms": 3.0, "total_ms": 4.0}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_asks_is_told_of_every_visual_token(api: httpx.Client, stream: bool) -> None:
+    asked = ask(RED, cache={"explain": True}, stream=stream)
+    response = api.post("/v1/chat", json=asked).raise_for_status()
+    body = events(response)[-2] if stream else response.json()
+    (image,) = body["kv_report"]["images"]
+    told = image["explained"]
+    assert told["grid"] == [6, 6] and told["states"] == [2] * 4 + [1] * 32
+    assert told["scores"][:2] == [2.5, 2.4167] and told["shares"] is None
+    assert told["drift"] == [0.5] * 4 + [None] * 32
+    unasked = api.post("/v1/chat", json=ask(RED, cache={"explain": False})).raise_for_status().json()
+    assert unasked["kv_report"]["images"][0]["explained"] is None
+
+
 def test_headers_tell_request_id_cache_and_timing(api: httpx.Client) -> None:
     first = api.post("/v1/chat", json=ask(RED), headers={"x-request-id": "mine-1"})
     second = api.post("/v1/chat", json=ask(RED))

@@ -138,6 +138,7 @@ ELSEWHERE = {
     "invalid_sampling",
     "kv_too_large",
     "queue_full",
+    "too_much_to_explain",
 }
 
 
