@@ -6,14 +6,13 @@ make serve
 
 import io
 import os
-import sys
 
 import httpx
 
 try:
     import matplotlib.pyplot as plt
 except ModuleNotFoundError:
-    sys.exit("matplotlib is needed to draw: pip install matplotlib")
+    raise SystemExit("matplotlib is needed to draw: pip install matplotlib") from None
 
 BASE = os.environ.get("CONDUIT_URL", "http://127.0.0.1:8000")
 PAGES = [f"{BASE}/demo/pages/{page}.png" for page in ("red_71_A05k4_C11m2_F20n7", "blue_4_B07m3_E13k1_H30n5")]
