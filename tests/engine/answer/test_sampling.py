@@ -68,6 +68,19 @@ def test_penalties_and_bias_move_the_choice() -> None:
     assert logits.tolist() == [2.0, 1.5, -1.0]
 
 
+def test_presence_penalty_is_the_same_after_every_use_and_frequency_penalty_grows() -> None:
+    logits = torch.tensor([2.0, 0.8])
+    once = sampler(2, presence_penalty=0.5)
+    assert [once.draw(logits) for _ in range(5)] == [0, 0, 0, 0, 0]
+    each = sampler(2, frequency_penalty=0.5)
+    assert [each.draw(logits) for _ in range(5)] == [0, 0, 0, 1, 0]
+
+
+def test_a_bias_holds_for_every_token_of_the_answer() -> None:
+    biased = sampler(3, logit_bias=((2, 100.0),))
+    assert [biased.draw(torch.tensor([2.0, 1.5, -1.0])) for _ in range(3)] == [2, 2, 2]
+
+
 def test_repetition_penalty_lowers_negative_logits_too() -> None:
     assert sampler(2, prompt=(0,), repetition_penalty=1.5).draw(torch.tensor([-1.0, -1.2])) == 1
 
