@@ -37,6 +37,7 @@ def test_without_a_seed_requests_differ() -> None:
     [
         ((0, 1.0, 0.0), [0.1, 0.5, 0.15, 0.25]),
         ((0, 0.7, 0.0), [0, 2 / 3, 0, 1 / 3]),
+        ((0, 0.5, 0.0), [0, 1, 0, 0]),
         ((0, 1e-9, 0.0), [0, 1, 0, 0]),
         ((2, 1.0, 0.0), [0, 2 / 3, 0, 1 / 3]),
         ((9, 1.0, 0.0), [0.1, 0.5, 0.15, 0.25]),
@@ -77,8 +78,31 @@ def test_presence_penalty_is_the_same_after_every_use_and_frequency_penalty_grow
 
 
 def test_a_bias_holds_for_every_token_of_the_answer() -> None:
-    biased = sampler(3, logit_bias=((2, 100.0),))
+    biased = sampler(3, logit_bias=((0, -1.0), (2, 2.0), (2, 1.5)))
     assert [biased.draw(torch.tensor([2.0, 1.5, -1.0])) for _ in range(3)] == [2, 2, 2]
+
+
+def test_repetition_penalty_is_for_prompt_and_answer() -> None:
+    repeating = sampler(2, repetition_penalty=2.0)
+    assert [repeating.draw(torch.tensor([2.0, 1.5])) for _ in range(3)] == [0, 1, 0]
+
+
+def test_a_penalty_below_0_asks_for_what_was_said() -> None:
+    for penalty in ("presence_penalty", "frequency_penalty"):
+        again = sampler(2, **{penalty: -1.0})
+        assert again.draw(torch.tensor([0.0, 0.5])) == 1
+        assert again.draw(torch.tensor([1.0, 0.5])) == 1
+
+
+@pytest.mark.parametrize("filters", [{"top_k": 1}, {"top_p": 0.1}, {"min_p": 0.9}])
+def test_each_filter_works_alone(filters: dict[str, Any]) -> None:
+    drawing = sampler(3, temperature=2.0, seed=0, **filters)
+    assert {drawing.draw(torch.tensor([1.0, 2.0, 0.5])) for _ in range(50)} == {1}
+
+
+def test_the_draws_of_one_request_differ() -> None:
+    drawing = sampler(100_000, temperature=1.0, seed=3)
+    assert len({drawing.draw(torch.zeros(100_000)) for _ in range(4)}) > 1
 
 
 def test_repetition_penalty_lowers_negative_logits_too() -> None:
@@ -101,6 +125,7 @@ def test_a_tiny_temperature_is_nearly_greedy() -> None:
 def test_sampling_that_cannot_be_served_is_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSampling, match=message):
         check_sampling(Sampling(**changes), 7)
+    check_sampling(Sampling(max_tokens=1, logit_bias=((6, 1.0),) * 1024), 7)
 
 
 def test_logprobs_are_those_of_the_raw_model() -> None:
