@@ -26,3 +26,33 @@ class TestBreaker:
         assert breaker.admits()
         breaker.worked()
         assert not breaker.open and breaker.admits() and breaker.admits()
+
+    def test_failures_that_lie_apart_leave_it_closed(self) -> None:
+        clock = Clock(0.0)
+        breaker = Breaker(2, 5.0, clock)
+        for clock.now in (0.0, 6.0, 12.0):
+            breaker.failed()
+            assert not breaker.open
+        clock.now = 17.0
+        breaker.failed()
+        assert breaker.open
+
+    def test_small_answers_in_between_do_not_keep_it_closed(self) -> None:
+        breaker = Breaker(2, 5.0, Clock(0.0))
+        breaker.failed()
+        breaker.worked()
+        breaker.failed()
+        assert breaker.open
+
+    def test_once_it_has_closed_it_takes_as_many_failures_as_at_first(self) -> None:
+        clock = Clock(0.0)
+        breaker = Breaker(2, 5.0, clock)
+        breaker.failed()
+        breaker.failed()
+        clock.now = 5.0
+        assert breaker.admits()
+        breaker.worked()
+        breaker.failed()
+        assert not breaker.open
+        breaker.failed()
+        assert breaker.open
