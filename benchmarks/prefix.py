@@ -37,6 +37,7 @@ from engine.messages import (
     Message,
     Part,
     Sampling,
+    TextDelta,
     TextPart,
 )
 from engine.passes.forward import Work
@@ -89,7 +90,11 @@ class Bench:
         request = GenerateRequest("x", "t", asked.messages, asked.images, Sampling(max_tokens=tokens), cache)
         began = time.monotonic()
         prepared = prepare(self.runtime, request, began)
-        generation = Generation(self.runtime, prepared, lambda delta: said.append(delta.text))
+        generation = Generation(
+            self.runtime,
+            prepared,
+            lambda event: said.append(event.text if isinstance(event, TextDelta) else ""),
+        )
         try:
             for _ in generation.prefill():
                 pass

@@ -16,6 +16,8 @@ Role = Literal["system", "user", "assistant"]
 CacheMode = Literal["auto", "read", "bypass", "rewrite"]
 # Which chains a request may go on from (see docs/design/engine/chains.md).
 ChainUse = Literal["auto", "exact", "off"]
+# The end of an answer: its own, a stop string or a stop token; or as many tokens as it may have.
+EndReason = Literal["stop", "length"]
 # A reason in `EngineStatus` that means: replace this worker.
 WORKER_DOWN = "the worker is not running"
 
@@ -72,6 +74,8 @@ class Sampling:
     and `min_p` 0 keep every token. `repetition_penalty` (1 = none) divides the logits of tokens that the prompt or the
     answer holds; presence and frequency penalties are subtracted for tokens of the answer. `logit_bias` are
     (token id, bias) pairs. `logprobs` None reports none, n reports each token's own and those of the n most likely.
+    Nothing ends an answer before it has `min_tokens`, unless its form does. A token of `stop_tokens` ends it and is not
+    shown; with `ignore_eos` the model's own stop tokens do not end it.
     """
 
     max_tokens: int | None = None
@@ -86,6 +90,9 @@ class Sampling:
     logprobs: int | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
     constraint: Constraint | None = None
 
 
@@ -114,8 +121,9 @@ class CacheOptions:
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """`tenant` names whose entries are used; `account` is who is served fairly beside others (empty: the tenant; they
-    differ where one caller's salts make several tenants). A lower `priority` is served first. `timeout_seconds` from
-    `submit` on, None for no limit. `traceparent` (W3C) is the caller's span."""
+    differ where one caller's salts make several tenants). `answers` are drawn from one prefill, the seeds of the others
+    counted up from the first's. A lower `priority` is served first. `timeout_seconds` from `submit` on, None for no
+    limit. `traceparent` (W3C) is the caller's span."""
 
     id: str
     tenant: str
@@ -124,6 +132,7 @@ class GenerateRequest:
     sampling: Sampling = Sampling()
     cache: CacheOptions = CacheOptions()
     account: str = ""
+    answers: int = 1
     priority: int = 0
     timeout_seconds: float | None = None
     traceparent: str | None = None
@@ -150,24 +159,36 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Text that is final: held back until no stop string or split character can change it. Never empty. `logprobs`
-    are those of the tokens that became final with it, where they were asked for."""
+    """Text of answer `index` that is final: held back until no stop string or split character can change it. Never
+    empty. `logprobs` are those of the tokens that became final with it, where they were asked for."""
 
     request_id: str
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Answer `index` is whole, others of the request are not yet. `logprobs` as in `Finished`."""
+
+    request_id: str
+    reason: EndReason
+    logprobs: tuple[TokenLogprob, ...] = ()
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`logprobs` are those of tokens behind which no text came any more."""
+    """The last answer, `index`, is whole. `logprobs` are those of its tokens behind which no text came any more."""
 
     request_id: str
-    reason: Literal["stop", "length"]
+    reason: EndReason
     usage: Usage
     report: KvReport
     timings: Timings
     logprobs: tuple[TokenLogprob, ...] = ()
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +202,7 @@ class Failed:
     image: int | None = None
 
 
-Event = Accepted | TextDelta | Finished | Failed
+Event = Accepted | TextDelta | Ended | Finished | Failed
 
 
 @dataclass(frozen=True, slots=True)

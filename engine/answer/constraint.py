@@ -81,6 +81,10 @@ class Follower:
         allowed = np.unpackbits(bits, bitorder="little", count=self._vocab)
         return logits.masked_fill(torch.from_numpy(allowed) == 0, float("-inf"))
 
+    def copy(self) -> Follower:
+        """Another answer at the same place."""
+        return Follower(self._matcher.deep_copy(), self._vocab)
+
     def take(self, token: int) -> None:
         self._matcher.consume_token(token)
 

@@ -30,9 +30,14 @@ def check_sampling(sampling: Sampling, vocab: int) -> None:
         raise InvalidSampling(
             f"logit_bias: {len(sampling.logit_bias)} tokens, at most {MAX_BIASES} are allowed"
         )
-    for token, _ in sampling.logit_bias:
-        if not 0 <= token < vocab:
-            raise InvalidSampling(f"logit_bias: there is no token {token}; the model has {vocab}")
+    named = {
+        "logit_bias": [token for token, _ in sampling.logit_bias],
+        "stop_token_ids": sampling.stop_tokens,
+    }
+    for option, tokens in named.items():
+        for token in tokens:
+            if not 0 <= token < vocab:
+                raise InvalidSampling(f"{option}: there is no token {token}; the model has {vocab}")
 
 
 class Sampler:
@@ -40,9 +45,16 @@ class Sampler:
     request draws anew."""
 
     def __init__(
-        self, sampling: Sampling, prompt: Sequence[int], vocab: int, follower: Follower | None = None
+        self,
+        sampling: Sampling,
+        prompt: Sequence[int],
+        vocab: int,
+        follower: Follower | None = None,
+        number: int = 0,
+        ends: Sequence[int] = (),
     ) -> None:
-        """`follower` keeps to the form that the answer must have."""
+        """`follower` keeps to the form that the answer must have, `number` is which of the request's answers it is, and
+        `ends` are the tokens that end it."""
         self._sampling = sampling
         self._follower = follower
         self._used = _Used(prompt, vocab) if _has_penalty(sampling) else None
@@ -53,7 +65,9 @@ class Sampler:
         if sampling.seed is None:
             self._generator.seed()
         else:
-            self._generator.manual_seed(sampling.seed % 2**63)
+            self._generator.manual_seed((sampling.seed + number) % 2**63)
+        self._ends = torch.as_tensor(ends, dtype=torch.long)
+        self._left = sampling.min_tokens
 
     def draw(self, logits: torch.Tensor) -> int:
         """`logits` float32 [vocab] -> token id. Raises `NotFinite` where they say nothing."""
@@ -70,6 +84,7 @@ class Sampler:
             if sampling.top_k or sampling.top_p < 1 or sampling.min_p:
                 probabilities = keep_likely(probabilities, sampling.top_k, sampling.top_p, sampling.min_p)
             token = int(torch.multinomial(probabilities, 1, generator=self._generator))
+        self._left -= 1
         if self._used is not None:
             self._used.add(token)
         if self._follower is not None:
@@ -77,12 +92,21 @@ class Sampler:
         return token
 
     def _adjust(self, logits: torch.Tensor) -> torch.Tensor:
-        """Bias, penalties, and what the answer's form allows. Returns `logits` itself where there are none."""
+        """Bias, penalties, what the answer's form allows and its least length. Returns `logits` itself where there are
+        none."""
         if self._bias is not None:
             logits = logits + self._bias
         if self._used is not None:
             logits = _penalised(logits, self._used, self._sampling)
-        return logits if self._follower is None else self._follower.allow(logits)
+        if self._follower is not None:
+            logits = self._follower.allow(logits)
+        return _going_on(logits, self._ends) if self._left > 0 else logits
+
+
+def _going_on(logits: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Without the tokens that end an answer, where its form leaves others."""
+    others = logits.index_fill(0, ends, float("-inf"))
+    return others if are_sound(others) else logits
 
 
 class _Used:

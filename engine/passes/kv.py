@@ -27,6 +27,11 @@ class RequestKV:
         self.keys[layer].index_copy_(1, slots, keys)
         self.values[layer].index_copy_(1, slots, values)
 
+    def copy(self, other: RequestKV, slots: slice) -> None:
+        """Take over what `other` has in `slots`, in all layers."""
+        self.keys[:, :, slots] = other.keys[:, :, slots]
+        self.values[:, :, slots] = other.values[:, :, slots]
+
 
 class KVPool:
     """Buffers by capacity, kept between requests: tensors of ever new sizes fragment the C heap of a long-lived
@@ -71,8 +76,7 @@ class KVPool:
     def grow(self, kv: RequestKV, slots: int) -> RequestKV:
         """A buffer of at least `slots` slots that begins with what `kv` holds; `kv` itself goes back."""
         larger = self.take(slots)
-        larger.keys[:, :, : kv.capacity] = kv.keys
-        larger.values[:, :, : kv.capacity] = kv.values
+        larger.copy(kv, slice(0, kv.capacity))
         self.give_back(kv)
         return larger
 

@@ -30,15 +30,16 @@ class Refiner:
         """Rows to come."""
         return self._rows.layout.length - self._next
 
-    def step(self, kv: RequestKV, count: int) -> None:
-        """Compute the next `count` rows, or what is left; `kv` is the request's, also if it has grown meanwhile."""
-        slots = np.arange(self._next, self._next + min(count, self.left))
-        if len(slots) == 0:
-            return
-        rows = self._rows.at(slots)
-        run_rows(self._family, kv, rows, by_order(rows.slots, self._family.shape.group), self._work)
-        self._next += len(slots)
-        self.refined += len(slots)
+    def step(self, kv: RequestKV, count: int) -> slice:
+        """Compute the next `count` rows, or what is left, and return their slots; `kv` is the request's, also if it has
+        grown meanwhile."""
+        done = slice(self._next, self._next + min(count, self.left))
+        if done.start < done.stop:
+            rows = self._rows.at(np.arange(done.start, done.stop))
+            run_rows(self._family, kv, rows, by_order(rows.slots, self._family.shape.group), self._work)
+            self._next = done.stop
+            self.refined += done.stop - done.start
+        return done
 
 
 def first_stale(layout: PromptLayout, exact: Sequence[bool]) -> int:

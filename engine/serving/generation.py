@@ -8,19 +8,18 @@ from dataclasses import replace
 
 import torch
 
-from engine.answer.detokenizer import Detokenizer
 from engine.answer.explain import explained
 from engine.answer.report import Chained, kv_report, usage
-from engine.answer.sampling import Sampler, likely_logprobs
-from engine.answer.stops import StopStrings
-from engine.messages import Finished, ImageInput, TextDelta, TokenLogprob
+from engine.messages import Ended, Finished, ImageInput, TextDelta
 from engine.passes.decode import Decoder
 from engine.passes.forward import Work
+from engine.passes.kv import RequestKV
 from engine.passes.refine import Refiner, first_stale
 from engine.passes.refresh import Prefill, Prefilled, slots_needed
 from engine.passes.witness import Witness
 from engine.prompt.layout import ImageSpan
 from engine.reports import KvReport, Timings
+from engine.serving.answering import Answer
 from engine.serving.chaining import Chaining
 from engine.serving.entries import Entries
 from engine.serving.prepared import Prepared
@@ -36,34 +35,25 @@ PHASES = ("engine.queue", "engine.images", "engine.refresh", "engine.decode")
 
 
 class Generation:
-    """Exhaust `prefill`, then feed `take` the logits of `decoder` steps until `finished` is set; `close` at the end,
-    whatever happened."""
+    """Exhaust `prefill`, then give `take` the logits of a decoder's step for each answer of `writing`, until `finished`
+    is set; `close` at the end, whatever happened."""
 
     def __init__(
         self,
         runtime: Runtime,
         prepared: Prepared,
-        emit: Callable[[TextDelta], None],
+        emit: Callable[[TextDelta | Ended], None],
         progress: Callable[[], None] | None = None,
     ) -> None:
         self._runtime = runtime
         self._prepared = prepared
         self._emit = emit
-        self.decoder: Decoder | None = None
+        self._answers: list[Answer] = []
         self._refiner: Refiner | None = None
         self._report: KvReport | None = None
-        self.token = -1
-        self._drawn: list[int] = []
         request, layout = prepared.request, prepared.layout
         self._witness = Witness(layout.length) if request.cache.explain else None
         self._chaining = Chaining(runtime, request.tenant, prepared.choice, layout, request.images)
-        words = layout.ids[layout.text_slots()].tolist()
-        self._sampler = Sampler(
-            prepared.request.sampling, words, runtime.family.shape.vocab, prepared.follower
-        )
-        self._detokenizer = Detokenizer(runtime.prompt.tokenizer)
-        self._stops = StopStrings(prepared.request.sampling.stop)
-        self._logprobs: list[TokenLogprob] = []
         self._marks = [prepared.submitted]
         self.first_logits: torch.Tensor | None = None
         self.finished: Finished | None = None
@@ -90,54 +80,62 @@ class Generation:
         self._release()  # the entries are in the request's own KV now
         self._prepared = self._prepared.without_pixels()
         self.first_logits = prefilled.logits
-        self.take(prefilled.logits)
+        self._fork()
+        for answer in self._answers:
+            self.take(answer, prefilled.logits)
+
+    @property
+    def writing(self) -> list[Answer]:
+        """The answers that have not ended."""
+        return [answer for answer in self._answers if answer.reason is None]
 
     @property
     def refine_rows(self) -> int:
         """Prompt rows that the next `refine` computes."""
         return 0 if self._refiner is None else min(self._prepared.choice.refine, self._refiner.left)
 
-    def refine(self) -> None:
-        """What a decode step does before its token."""
-        if self.refine_rows and self._refiner is not None and self.decoder is not None:
-            self._refiner.step(self.decoder.kv, self.refine_rows)
+    def make_room(self) -> None:
+        """For the next token of every answer."""
+        for answer in self.writing:
+            answer.decoder.make_room()
 
-    def take(self, logits: torch.Tensor) -> None:
-        """Draw the next token from `logits` [vocab], show the text that became final, finish where the answer ends."""
-        self.token = self._sampler.draw(logits)
-        self._drawn.append(self.token)
-        if self.token in self._runtime.family.stop_tokens:
-            self._finish("stop")
+    def refine(self) -> None:
+        """What a decode step does before its tokens. The rows are the prompt's, so the same for all answers."""
+        if not self.refine_rows or self._refiner is None:
             return
-        self._note_logprobs(logits)
-        self._show(self._stops.add(self._detokenizer.add(self.token)))
-        if self._stops.found:
-            self._finish("stop")
-        elif len(self._drawn) >= self._prepared.max_tokens:
-            self._finish("length")
+        first, *others = self._answers
+        slots = self._refiner.step(first.decoder.kv, self.refine_rows)
+        for answer in others:
+            answer.decoder.kv.copy(first.decoder.kv, slots)
+
+    def take(self, answer: Answer, logits: torch.Tensor) -> None:
+        """The next token of one answer, from `logits` [vocab]."""
+        answer.take(logits)
+        if answer.reason is None:
+            return
+        if self.writing:
+            self._emit(Ended(self._prepared.request.id, answer.reason, answer.logprobs, answer.index))
+        else:
+            self._finish(answer)
 
     def keep(self) -> None:
         """Leave what is computed so far to the chains."""
-        if self.decoder is not None:
-            if self._refiner is not None:
-                self._chaining.refined(self._refiner.start, self._refiner.refined)
-            self._chaining.keep(self.decoder.kv, self._answered())
+        if self._refiner is not None:
+            self._chaining.refined(self._refiner.start, self._refiner.refined)
+        for answer in self._answers:
+            if answer.with_rows or not answer.index:
+                self._chaining.keep(answer.decoder.kv, answer.with_rows)
 
     def unfinished(self) -> Unfinished | None:
-        """What is left to make exact of what it has kept."""
-        return None if self.decoder is None else self._chaining.unfinished(self._answered())
+        """What is left to make exact of what it has kept: behind the first answer, where there are several."""
+        return self._chaining.unfinished(self._answers[0].with_rows) if self._answers else None
 
     def close(self) -> None:
         """Give back leases and KV. Safe at any time, more than once."""
         self._release()
-        if self.decoder is not None:
-            self._runtime.pool.give_back(self.decoder.kv)
-            self.decoder = None
-
-    def _answered(self) -> list[int]:
-        """Tokens of the answer that have a row: the one drawn last has none yet."""
-        assert self.decoder is not None
-        return self._drawn[: self.decoder.slot - self._prepared.layout.length]
+        for answer in self._answers:
+            answer.close()
+        self._answers.clear()
 
     def _release(self) -> None:
         self._entries.release()
@@ -157,9 +155,9 @@ class Generation:
     def _first_logits(self, features: dict[bytes, torch.Tensor]) -> Prefilled:
         runtime, layout, choice = self._runtime, self._prepared.layout, self._prepared.choice
         digests = self._span_digests()
-        answer = min(self._prepared.max_tokens, FIRST_ANSWER_SLOTS)
-        kv = runtime.pool.take(max(slots_needed(layout), layout.length + answer))
-        self.decoder = Decoder(runtime.pool, kv, layout.length, layout.next_position, self._prepared.slots)
+        expected = min(self._prepared.max_tokens, FIRST_ANSWER_SLOTS)
+        kv = runtime.pool.take(max(slots_needed(layout), layout.length + expected))
+        self._begin_answer(kv)
         found = [features.get(digest) for digest in digests]
         prefill = Prefill(runtime.family, kv, layout, found, self.work, self._chaining.match, self._witness)
         if not choice.policy.uses_store:
@@ -171,6 +169,21 @@ class Generation:
             start = first_stale(layout, prefilled.exact)
             self._refiner = Refiner(runtime.family, prefill.prompt_rows, start, self.work)
         return prefilled
+
+    def _begin_answer(self, kv: RequestKV) -> None:
+        """An answer that has `kv` from here on."""
+        runtime, prepared, layout = self._runtime, self._prepared, self._prepared.layout
+        decoder = Decoder(runtime.pool, kv, layout.length, layout.next_position, prepared.slots)
+        words = layout.ids[layout.text_slots()].tolist()
+        self._answers.append(Answer(runtime, prepared, len(self._answers), decoder, words, self._emit))
+
+    def _fork(self) -> None:
+        """The other answers go on from the same prompt, each in a KV of its own."""
+        kv, prompt = self._answers[0].decoder.kv, slice(0, self._prepared.layout.length)
+        for _ in range(1, self._prepared.request.answers):
+            fork = self._runtime.pool.take(kv.capacity)
+            self._begin_answer(fork)
+            fork.copy(kv, prompt)
 
     def _span_digests(self) -> list[bytes]:
         return [self._prepared.request.images[span.image].digest for span in self._prepared.layout.spans]
@@ -187,10 +200,8 @@ class Generation:
         given = self._chaining.match.given(layout.length)
         return explained(report, layout, choice.policy, prefilled, given, self._witness)
 
-    def _finish(self, reason: str) -> None:
-        if not self._stops.found:
-            self._show(self._stops.add(self._detokenizer.flush()) + self._stops.flush())
-        assert self._report is not None
+    def _finish(self, last: Answer) -> None:
+        assert self._report is not None and last.reason is not None
         self._mark()
         if self._refiner is not None:
             self._report = replace(self._report, refined=self._refiner.refined)
@@ -199,28 +210,13 @@ class Generation:
         counts = {"visual_tokens": self._report.visual_tokens, "refreshed": self._report.refreshed}
         record_phases(request.traceparent, PHASES, self._marks, {"request.id": request.id, **counts})
         stores = request.cache.mode in ("auto", "rewrite")
+        drawn = sum(answer.tokens for answer in self._answers)
         self.finished = Finished(
             request.id,
-            "length" if reason == "length" and not self._stops.found else "stop",
-            usage(self._prepared.layout, self._report, len(self._drawn), stores),
+            last.reason,
+            usage(self._prepared.layout, self._report, drawn, stores),
             self._report,
             Timings(started - submitted, images - started, first - submitted, end - submitted),
-            () if self._stops.found else tuple(self._logprobs),
+            last.logprobs,
+            last.index,
         )
-
-    def _note_logprobs(self, logits: torch.Tensor) -> None:
-        count = self._prepared.request.sampling.logprobs
-        if count is None:
-            return
-        own, top = likely_logprobs(logits, self.token, count)
-        named = tuple((self._name(token), logprob) for token, logprob in top)
-        self._logprobs.append(TokenLogprob(self._name(self.token), own, named))
-
-    def _name(self, token: int) -> str:
-        text: str = self._runtime.prompt.tokenizer.decode([token], skip_special_tokens=False)
-        return text
-
-    def _show(self, text: str) -> None:
-        if text:
-            self._emit(TextDelta(self._prepared.request.id, text, tuple(self._logprobs)))
-            self._logprobs.clear()

@@ -98,11 +98,14 @@ class LiveRequests:
         request = prepared.request
         limit = request.timeout_seconds
         deadline = None if limit is None else prepared.submitted + limit
-        size = prepared.slots * self._runtime.pool.slot_bytes
-        arrival = Arrival(request.id, request.account or request.tenant, size, request.priority, deadline)
+        answers = request.answers
+        size = answers * prepared.slots * self._runtime.pool.slot_bytes
+        account = request.account or request.tenant
+        arrival = Arrival(request.id, account, size, request.priority, deadline, answers)
         if not self._scheduler.fits(arrival):
             raise KvTooLarge(
-                f"{prepared.slots} tokens take {size} bytes of KV, more than this worker may hold"
+                f"{prepared.slots} tokens for each of {answers} answers take {size} bytes of KV, more than this "
+                "worker may hold"
             )
         if not self._scheduler.arrive(arrival):
             raise QueueFull(f"{self._scheduler.waiting} requests are waiting already")
@@ -144,24 +147,31 @@ class LiveRequests:
     def _decode(self, requests: tuple[str, ...]) -> None:
         for request in requests:
             self._guard((request,), lambda name=request: self._make_ready(name))  # type: ignore[misc]
-        running = [(name, generation) for name in requests if (generation := self._generation(name))]
+        running = [
+            (name, generation, answer)
+            for name in requests
+            if (generation := self._generation(name))
+            for answer in generation.writing
+        ]
         if not running:
             return
-        decoders = [generation.decoder for _, generation in running if generation.decoder is not None]
-        tokens = [generation.token for _, generation in running]
-        works = [generation.work for _, generation in running]
+        decoders = [answer.decoder for _, _, answer in running]
+        tokens = [answer.token for _, _, answer in running]
+        works = [generation.work for _, generation, _ in running]
         logits = decode_step(self._runtime.family, decoders, tokens, works)
-        for (request, generation), row in zip(running, logits, strict=True):
-            self._guard((request,), lambda g=generation, r=row: g.take(r))  # type: ignore[misc]
+        for (request, generation, answer), row in zip(running, logits, strict=True):
+            if request in self._live:  # else another of its answers has failed
+                take = partial(generation.take, answer, row)
+                self._guard((request,), take)
             if request in self._live:
                 self._finish_if_done(request, self._live[request])
 
     def _make_ready(self, request: str) -> None:
         """Room for the next token, and the prompt rows that are computed before it."""
         generation = self._generation(request)
-        if generation is None or generation.decoder is None:
+        if generation is None:
             return
-        generation.decoder.make_room()
+        generation.make_room()
         generation.refine()
         self._scheduler.refines(request, generation.refine_rows)
 

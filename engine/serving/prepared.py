@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.answer.constraint import Follower
 from engine.answer.sampling import check_sampling
-from engine.errors import ContextLengthExceeded, InvalidImage, TooMuchToExplain
+from engine.errors import ContextLengthExceeded, InvalidImage, InvalidSampling, TooMuchToExplain
 from engine.families.span import SpanShape
 from engine.messages import GenerateRequest, ImageInput
 from engine.passes.refresh import slots_needed
@@ -58,6 +58,8 @@ def prepare(runtime: Runtime, request: GenerateRequest, submitted: float) -> Pre
             "explained"
         )
     max_tokens = answer_budget(layout.length, request.sampling.max_tokens, runtime.family.max_context)
+    if request.sampling.min_tokens > max_tokens:
+        raise InvalidSampling(f"min_tokens: {request.sampling.min_tokens}, but {max_tokens} at most fit here")
     constraint = request.sampling.constraint
     follower = None if constraint is None else runtime.constraints.follow(constraint)
     return Prepared(request, choice, layout, shapes, max_tokens, submitted, follower)

@@ -32,13 +32,14 @@ Instruction = PrefillPiece | DecodeRound
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A request as the scheduler sees it: `bytes` of KV that it may take, `deadline` on the caller's clock (None: no
-    limit), lower `priority` first."""
+    limit), lower `priority` first, `answers` that it decodes at a time."""
 
     request: str
     account: str
     bytes: int
     priority: int = 0
     deadline: float | None = None
+    answers: int = 1
 
 
 class Scheduler:
@@ -147,22 +148,25 @@ class Scheduler:
         return self._decoding if self._prefilling is None else [*self._decoding, self._prefilling]
 
     def _admit(self) -> Arrival | None:
-        able = [arrival for arrival in self._waiting if self._has_place(arrival)]
+        able = [arrival for arrival in self._waiting if self._taken < self._places(arrival)]
         if not able:
             return None
         first = min(able, key=lambda arrival: (arrival.priority, self._served[arrival.account]))
-        if not self._has_room(first, self.bytes):
+        enough = self._taken + first.answers <= self._places(first) or not self._taken
+        if not enough or not self._has_room(first, self.bytes):
             return None
         self._waiting.remove(first)
         self._turn += 1
         self._served[first.account] = self._turn
         return first
 
-    def _has_place(self, arrival: Arrival) -> bool:
-        """Where all places are taken, a few more are for accounts that have none: long answers of one must not shut
-        out another."""
-        running, limit = self._running(), self._limits.running
-        if len(running) < limit:
-            return True
-        theirs = any(other.account == arrival.account for other in running)
-        return not theirs and len(running) < limit + max(1, limit // 4)
+    @property
+    def _taken(self) -> int:
+        return sum(arrival.answers for arrival in self._running())
+
+    def _places(self, arrival: Arrival) -> int:
+        """Answers that may be written at a time where this one joins them. Where all places are taken, a few more are
+        for accounts that have none: long answers of one must not shut out another."""
+        limit = self._limits.running
+        theirs = any(other.account == arrival.account for other in self._running())
+        return limit if theirs else limit + max(1, limit // 4)

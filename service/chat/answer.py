@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from engine.messages import Finished, TokenLogprob
+from engine.messages import Ended, Finished, TextDelta, TokenLogprob
 from engine.reports import Explanation, ImageReport, KvReport, Timings, Usage
 
 _KEY_PREFIX: Final = 16
 """Hex digits of a key that a user sees: enough to tell his images apart, not the whole name of an entry."""
+
+
+@dataclass(slots=True)
+class Written:
+    """One of a request's answers while it comes; `reason` of its end once it has."""
+
+    text: str = ""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    reason: str | None = None
+
+    def add(self, piece: TextDelta | Ended | Finished) -> None:
+        self.logprobs += piece.logprobs
+        if isinstance(piece, TextDelta):
+            self.text += piece.text
+        else:
+            self.reason = piece.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,41 +37,50 @@ class AnswerFrame:
     model: str
     created: int
 
-    def completion(self, text: str, logprobs: Sequence[TokenLogprob] | None, end: Finished) -> dict[str, Any]:
-        """The whole answer as one JSON body. `logprobs` are those of all its tokens, None if nobody asked."""
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": text, "refusal": None},
-            "logprobs": None if logprobs is None else _logprobs_body(logprobs),
-            "finish_reason": end.reason,
-        }
+    def completion(self, answers: Sequence[Written], logprobs: bool, end: Finished) -> dict[str, Any]:
+        """All answers whole, as one JSON body, with `logprobs` if they were asked for."""
+        choices = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": answer.text, "refusal": None},
+                "logprobs": _logprobs_body(answer.logprobs) if logprobs else None,
+                "finish_reason": answer.reason,
+            }
+            for index, answer in enumerate(answers)
+        ]
         return {
             **self._head("chat.completion"),
-            "choices": [choice],
+            "choices": choices,
             "usage": usage_body(end.usage),
             "kv_report": report_body(end.report, end.timings),
         }
 
-    def opening(self) -> dict[str, Any]:
-        return self._chunk({"role": "assistant", "content": "", "refusal": None})
+    def opening(self, index: int) -> dict[str, Any]:
+        return self._chunk(index, {"role": "assistant", "content": "", "refusal": None})
 
-    def delta(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
-        return self._chunk({"content": text}, logprobs=logprobs)
+    def delta(self, index: int, text: str, logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
+        return self._chunk(index, {"content": text}, logprobs=logprobs)
 
-    def closing(self, end: Finished) -> dict[str, Any]:
-        """The chunk with the reason of the end, which carries the report and the log probabilities that no
-        text came behind."""
-        chunk = self._chunk({}, logprobs=end.logprobs, reason=end.reason)
+    def closing(self, end: Ended | Finished) -> dict[str, Any]:
+        """The chunk with the reason of an answer's end and the log probabilities that no text came behind; that of the
+        last answer carries the report."""
+        chunk = self._chunk(end.index, {}, logprobs=end.logprobs, reason=end.reason)
+        if isinstance(end, Ended):
+            return chunk
         return {**chunk, "kv_report": report_body(end.report, end.timings)}
 
     def usage(self, usage: Usage) -> dict[str, Any]:
         return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_body(usage)}
 
     def _chunk(
-        self, delta: dict[str, Any], logprobs: Sequence[TokenLogprob] = (), reason: str | None = None
+        self,
+        index: int,
+        delta: dict[str, Any],
+        logprobs: Sequence[TokenLogprob] = (),
+        reason: str | None = None,
     ) -> dict[str, Any]:
         told = _logprobs_body(logprobs) if logprobs else None
-        choice = {"index": 0, "delta": delta, "logprobs": told, "finish_reason": reason}
+        choice = {"index": index, "delta": delta, "logprobs": told, "finish_reason": reason}
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
     def _head(self, kind: str) -> dict[str, Any]:

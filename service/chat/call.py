@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final
 
@@ -13,13 +13,13 @@ from starlette.responses import JSONResponse
 
 from engine.messages import (
     CacheOptions,
+    Ended,
     Finished,
     GenerateRequest,
     Sampling,
     TextDelta,
-    TokenLogprob,
 )
-from service.chat.answer import AnswerFrame, server_timing, x_cache
+from service.chat.answer import AnswerFrame, Written, server_timing, x_cache
 from service.chat.conversation import read_conversation
 from service.chat.form_schemas import constraint_of
 from service.chat.generation import Generation
@@ -48,13 +48,14 @@ class Call:
         self._deadline = deadline
         self._cache = _cache_options(chat, services.client.info.policies)
         self._sampling = _sampling(chat)
+        self._answers = chat.n or 1
         self._priority = _priority(chat, services)
         self._wants_usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)
         self._images = 0
         self._frame = AnswerFrame(
             f"chatcmpl-{uuid.uuid4().hex}", _model_name(chat.model, services.model_names), int(time.time())
         )
-        self._text_event = text_events(lambda text: self._event(self._frame.delta(text)))
+        self._text_events = [self._text_event(index) for index in range(self._answers)]
         self.stream = bool(chat.stream)
 
     async def begin(self, chat: ChatRequest, stack: AsyncExitStack) -> Generation:
@@ -78,6 +79,7 @@ class Call:
             sampling=self._sampling,
             cache=self._cache,
             account=self._account,
+            answers=self._answers,
             priority=self._priority,
             timeout_seconds=max(0.0, self._deadline - asyncio.get_running_loop().time()),
         )
@@ -89,15 +91,13 @@ class Call:
 
     async def complete(self, generation: Generation) -> JSONResponse:
         """The whole answer at once."""
-        text: list[str] = []
-        logprobs: list[TokenLogprob] = []
+        answers = [Written() for _ in range(self._answers)]
         async with aclosing(generation.output()) as output:
             async for piece in output:
+                answers[piece.index].add(piece)
                 if isinstance(piece, TextDelta):
                     self._record.text()
-                    text.append(piece.text)
-                    logprobs += piece.logprobs
-                else:
+                elif isinstance(piece, Finished):
                     end = piece
         self._record.finished(end)
         timing = {"queue": end.timings.queue, "ttft": end.timings.first_token, "total": end.timings.total}
@@ -105,14 +105,14 @@ class Call:
             "x-cache": x_cache(end.report.images),
             "server-timing": server_timing({"images": self._record.images_seconds, **timing}),
         }
-        said = [*logprobs, *end.logprobs] if self._sampling.logprobs is not None else None
-        body = self._frame.completion("".join(text), said, end)
+        body = self._frame.completion(answers, self._sampling.logprobs is not None, end)
         return JSONResponse(body, headers=headers)
 
     async def chunks(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events; a failure on the way is one error event."""
         try:
-            yield self._event(self._frame.opening())
+            for index in range(self._answers):
+                yield self._event(self._frame.opening(index))
             async with aclosing(generation.output()) as output:
                 async for piece in output:
                     for chunk in self._pieces(piece):
@@ -122,20 +122,24 @@ class Call:
             yield event(error_body(error.code, error.message))
         yield DONE
 
-    def _pieces(self, piece: TextDelta | Finished) -> Iterator[bytes]:
+    def _pieces(self, piece: TextDelta | Ended | Finished) -> Iterator[bytes]:
         if isinstance(piece, TextDelta):
             self._record.text()
             yield self._delta(piece)
-        else:
+            return
+        if isinstance(piece, Finished):
             self._record.finished(piece)
-            yield self._event(self._frame.closing(piece))
-            if self._wants_usage:
-                yield event(self._frame.usage(piece.usage))
+        yield self._event(self._frame.closing(piece))
+        if isinstance(piece, Finished) and self._wants_usage:
+            yield event(self._frame.usage(piece.usage))
 
     def _delta(self, piece: TextDelta) -> bytes:
         if piece.logprobs:
-            return self._event(self._frame.delta(piece.text, piece.logprobs))
-        return self._text_event(piece.text)
+            return self._event(self._frame.delta(piece.index, piece.text, piece.logprobs))
+        return self._text_events[piece.index](piece.text)
+
+    def _text_event(self, index: int) -> Callable[[str], bytes]:
+        return text_events(lambda text: self._event(self._frame.delta(index, text)))
 
     def _event(self, chunk: dict[str, Any]) -> bytes:
         # With a usage chunk to come, OpenAI's other chunks say that they have none.
@@ -175,6 +179,9 @@ def _sampling(chat: ChatRequest) -> Sampling:
         seed=chat.seed,
         constraint=constraint_of(chat.response_format, chat.structured_outputs),
         stop=(chat.stop,) if isinstance(chat.stop, str) else tuple(chat.stop or ()),
+        stop_tokens=tuple(chat.stop_token_ids or ()),
+        min_tokens=chat.min_tokens or 0,
+        ignore_eos=bool(chat.ignore_eos),
     )
 
 

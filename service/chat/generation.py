@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from engine.client import EngineClient
-from engine.messages import Accepted, Failed, Finished, GenerateRequest, TextDelta
+from engine.messages import Accepted, Ended, Failed, Finished, GenerateRequest, TextDelta
 from service.errors import ImageError, ServiceError, UnavailableError, error_kind
 
 _log = logging.getLogger(__name__)
@@ -39,9 +39,9 @@ class Generation:
             return event
         raise _broken("began with something else than Accepted")
 
-    async def output(self) -> AsyncGenerator[TextDelta | Finished, None]:
-        """Text until `Finished`, which is the last. Raises `ServiceError` when the engine fails or the deadline
-        passes."""
+    async def output(self) -> AsyncGenerator[TextDelta | Ended | Finished, None]:
+        """Text and ends of answers until `Finished`, which is the last. Raises `ServiceError` when the engine fails or
+        the deadline passes."""
         while True:
             event = await self._next()
             if isinstance(event, Accepted):
@@ -50,7 +50,7 @@ class Generation:
             if isinstance(event, Finished):
                 return
 
-    async def _next(self) -> Accepted | TextDelta | Finished:
+    async def _next(self) -> Accepted | TextDelta | Ended | Finished:
         # Events that are there already are handed out without a wait: who reads slowly must not go on for ever.
         if asyncio.get_running_loop().time() >= self._deadline:
             raise _timed_out()

@@ -46,6 +46,8 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
 }
 LAST_PRIORITY: Final = 100
 """What a caller may choose to be served behind everybody else's requests."""
+MOST_ANSWERS: Final = 8
+"""Of one request. Each takes KV of its own beside the others."""
 
 
 def _off(value: bool) -> bool:
@@ -62,6 +64,7 @@ class StreamOptions(WireModel):
 
 
 Stop = Annotated[str, Field(min_length=1, max_length=1024)]
+StopToken = Annotated[Whole, Field(ge=0, lt=2**31)]
 TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 MetadataKey = Annotated[str, Field(max_length=64)]
@@ -102,7 +105,10 @@ class ChatRequest(WireModel):
     ) = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    n: Annotated[Whole, Field(ge=1, le=1)] | None = None
+    stop_token_ids: Annotated[list[StopToken], Field(max_length=64, fail_fast=True)] | None = None
+    min_tokens: Annotated[Whole, Field(ge=0)] | None = None
+    ignore_eos: bool | None = None
+    n: Annotated[Whole, Field(ge=1, le=MOST_ANSWERS)] | None = None
     priority: Annotated[Whole, Field(ge=-LAST_PRIORITY, le=LAST_PRIORITY)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -131,6 +137,10 @@ class ChatRequest(WireModel):
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(limits) > 1:
             raise conflict("max_completion_tokens", "'max_tokens' and 'max_completion_tokens' differ")
+        if self.min_tokens and self.token_limit is not None and self.min_tokens > self.token_limit:
+            raise conflict("min_tokens", "'min_tokens' is more than 'max_tokens'")
+        if self.ignore_eos and self._has_form:
+            raise conflict("ignore_eos", "an answer of a given form ends where the form does")
         if self.top_logprobs and not self.logprobs:
             raise conflict("top_logprobs", "'top_logprobs' goes with 'logprobs': true")
         if self.stream_options is not None and not self.stream:
@@ -151,6 +161,10 @@ class ChatRequest(WireModel):
         if len(above) == 2 and above[0] == "messages":
             return name in UNSUPPORTED_IN_MESSAGE
         return not above and name in UNSUPPORTED
+
+    @property
+    def _has_form(self) -> bool:
+        return self.structured_outputs is not None or not isinstance(self.response_format, FreeText | None)
 
     @property
     def salt(self) -> str | None:

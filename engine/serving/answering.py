@@ -1,0 +1,111 @@
+"""One answer of a request while it is written: its KV, its tokens, the text that became final."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from engine.answer.detokenizer import Detokenizer
+from engine.answer.sampling import Sampler, likely_logprobs
+from engine.answer.stops import StopStrings
+from engine.messages import EndReason, TextDelta, TokenLogprob
+from engine.passes.decode import Decoder
+from engine.serving.prepared import Prepared
+from engine.serving.runtime import Runtime
+
+
+class Answer:
+    """Feed `take` the logits of `decoder` steps until `reason` says why it ended; `close` at the end, whatever
+    happened. `token` was drawn last and has no row yet."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        prepared: Prepared,
+        index: int,
+        decoder: Decoder,
+        words: Sequence[int],
+        emit: Callable[[TextDelta], None],
+    ) -> None:
+        """`words` are the ids of the prompt's text."""
+        self._runtime, self._prepared, self._emit = runtime, prepared, emit
+        self.index = index
+        self.decoder = decoder
+        self.token = -1
+        self.reason: EndReason | None = None
+        self._drawn: list[int] = []
+        sampling = prepared.request.sampling
+        self._sampling = sampling
+        self._ends = frozenset(sampling.stop_tokens) | (
+            frozenset() if sampling.ignore_eos else runtime.family.stop_tokens
+        )
+        follower = prepared.follower
+        self._sampler = Sampler(
+            sampling,
+            words,
+            runtime.family.shape.vocab,
+            follower.copy() if follower is not None and index else follower,
+            number=index,
+            ends=sorted(self._ends),
+        )
+        self._detokenizer = Detokenizer(runtime.prompt.tokenizer)
+        self._stops = StopStrings(sampling.stop)
+        self._logprobs: list[TokenLogprob] = []
+
+    @property
+    def tokens(self) -> int:
+        """Tokens drawn, that which ended it among them."""
+        return len(self._drawn)
+
+    @property
+    def with_rows(self) -> list[int]:
+        """Tokens that have a row in the KV: the one drawn last has none yet."""
+        return self._drawn[: self.decoder.slot - self._prepared.layout.length]
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        """Those behind which no text came, once the answer has ended."""
+        return () if self._stops.found else tuple(self._logprobs)
+
+    def take(self, logits: torch.Tensor) -> None:
+        """Draw the next token from `logits` [vocab], show the text that became final, end where the answer does."""
+        self.token = self._sampler.draw(logits)
+        self._drawn.append(self.token)
+        if self.token in self._ends:
+            self._end("stop")
+            return
+        self._note_logprobs(logits)
+        text = self._detokenizer.add(self.token)
+        # What stands before the least length is no stop string, nor the beginning of one.
+        self._show(text if self.tokens < self._sampling.min_tokens else self._stops.add(text))
+        if self._stops.found:
+            self._end("stop")
+        elif self.tokens >= self._prepared.max_tokens:
+            self._end("length")
+
+    def close(self) -> None:
+        """Give the KV back."""
+        self._runtime.pool.give_back(self.decoder.kv)
+
+    def _end(self, reason: EndReason) -> None:
+        if not self._stops.found:
+            self._show(self._stops.add(self._detokenizer.flush()) + self._stops.flush())
+        self.reason = "stop" if self._stops.found else reason
+
+    def _note_logprobs(self, logits: torch.Tensor) -> None:
+        count = self._sampling.logprobs
+        if count is None:
+            return
+        own, top = likely_logprobs(logits, self.token, count)
+        named = tuple((self._name(token), logprob) for token, logprob in top)
+        self._logprobs.append(TokenLogprob(self._name(self.token), own, named))
+
+    def _name(self, token: int) -> str:
+        text: str = self._runtime.prompt.tokenizer.decode([token], skip_special_tokens=False)
+        return text
+
+    def _show(self, text: str) -> None:
+        if text:
+            self._emit(TextDelta(self._prepared.request.id, text, tuple(self._logprobs), self.index))
+            self._logprobs.clear()
