@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine.overlap import overlap
+
 
 class StopStrings:
     """Cuts text exactly before the first stop string, also where it arrives in pieces."""
@@ -21,7 +23,7 @@ class StopStrings:
             self.found = True
             self._held = ""
             return held[:at]
-        keep = max((_overlap(held, stop) for stop in self._stops), default=0)
+        keep = max((overlap(held, stop) for stop in self._stops), default=0)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]
 
@@ -29,8 +31,3 @@ class StopStrings:
         """Held text that turned out to be no stop string."""
         held, self._held = self._held, ""
         return held
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest proper prefix of `stop` that `text` ends with."""
-    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

@@ -29,7 +29,13 @@ class Answer:
         emit: Callable[[TextDelta], None],
     ) -> None:
         """`words` are the ids of the prompt's text."""
-        self._runtime, self._prepared, self._emit = runtime, prepared, emit
+        # Nothing here refers to `prepared`: it has the pixels.
+        self._runtime, self._emit = runtime, emit
+        self._request, self._prompt, self._most = (
+            prepared.request.id,
+            prepared.layout.length,
+            prepared.max_tokens,
+        )
         self.index = index
         self.decoder = decoder
         self.token = -1
@@ -61,7 +67,7 @@ class Answer:
     @property
     def with_rows(self) -> list[int]:
         """Tokens that have a row in the KV: the one drawn last has none yet."""
-        return self._drawn[: self.decoder.slot - self._prepared.layout.length]
+        return self._drawn[: self.decoder.slot - self._prompt]
 
     @property
     def logprobs(self) -> tuple[TokenLogprob, ...]:
@@ -81,7 +87,7 @@ class Answer:
         self._show(text if self.tokens < self._sampling.min_tokens else self._stops.add(text))
         if self._stops.found:
             self._end("stop")
-        elif self.tokens >= self._prepared.max_tokens:
+        elif self.tokens >= self._most:
             self._end("length")
 
     def close(self) -> None:
@@ -107,5 +113,5 @@ class Answer:
 
     def _show(self, text: str) -> None:
         if text:
-            self._emit(TextDelta(self._prepared.request.id, text, tuple(self._logprobs), self.index))
+            self._emit(TextDelta(self._request, text, tuple(self._logprobs), self.index))
             self._logprobs.clear()

@@ -186,7 +186,12 @@ class FakeEngine:
         hits = [image.digest for image in request.images if (request.tenant, image.digest) in self.seen]
         self.seen |= {(request.tenant, image.digest) for image in request.images}
         return [
-            dataclasses.replace(finished(request, step.usage.completion_tokens, hits), logprobs=step.logprobs)
+            dataclasses.replace(
+                finished(request, step.usage.completion_tokens, hits),
+                logprobs=step.logprobs,
+                reason=step.reason,
+                index=step.index,
+            )
             if isinstance(step, Finished)
             else step
             for step in self.script(request)

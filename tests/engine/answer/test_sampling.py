@@ -157,3 +157,30 @@ def test_a_token_that_a_model_forbids_is_never_drawn_and_has_a_number(temperatur
     assert {sampler(3, temperature=temperature).draw(logits) for _ in range(20)} == {1}
     own, top = likely_logprobs(logits, 0, 3)
     assert own == LEAST_LOGPROB and sorted(logprob for _, logprob in top) == [LEAST_LOGPROB, LEAST_LOGPROB, 0]
+
+
+def test_nothing_ends_an_answer_before_its_least_length() -> None:
+    sampler = Sampler(Sampling(min_tokens=2), [], 3, ends=[0, 2])
+    logits = torch.tensor([9.0, 1.0, 5.0])
+    assert [sampler.draw(logits) for _ in range(4)] == [1, 1, 0, 0]
+
+
+def test_the_form_of_an_answer_goes_before_its_least_length() -> None:
+    class Over:
+        def allow(self, logits: torch.Tensor) -> torch.Tensor:
+            return logits.index_fill(0, torch.tensor([0, 1]), float("-inf"))
+
+        def take(self, token: int) -> None: ...
+
+    sampler = Sampler(Sampling(min_tokens=2), [], 3, follower=Over(), ends=[2])  # type: ignore[arg-type]
+    assert sampler.draw(torch.tensor([9.0, 1.0, 5.0])) == 2
+
+
+def test_answers_of_one_request_have_seeds_that_count_up() -> None:
+    logits = torch.linspace(0, 1, 50)
+
+    def drawn(seed: int, number: int) -> list[int]:
+        sampler = Sampler(Sampling(temperature=1.0, seed=seed), [], 50, number=number)
+        return [sampler.draw(logits) for _ in range(8)]
+
+    assert drawn(7, 2) == drawn(9, 0) != drawn(7, 0)

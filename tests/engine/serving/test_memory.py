@@ -167,7 +167,7 @@ def fails_in_decoding(place: Place) -> str:
 
 
 def fails_in_sampling(place: Place) -> str:
-    place.patch.setattr("engine.serving.generation.Sampler.draw", fail)
+    place.patch.setattr("engine.serving.answering.Sampler.draw", fail)
     return end_of(place.start())
 
 

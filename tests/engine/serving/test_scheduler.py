@@ -206,3 +206,24 @@ def test_a_round_computes_no_more_prompt_rows_than_it_may() -> None:
         scheduler.refines(name, 0)
     every = scheduler.next()
     assert isinstance(every, DecodeRound) and set(every.requests) == set(sizes)
+
+
+def test_answers_take_places_and_nobody_overtakes_who_needs_several() -> None:
+    scheduler = Scheduler(Limits(waiting=9, running=4))
+    for name, answers in (("a", 2), ("b", 3), ("c", 1)):
+        assert scheduler.arrive(Arrival(name, "one", 1, answers=answers))
+    assert scheduler.next() == PrefillPiece("a")
+    scheduler.prefilled("a")
+    assert scheduler.next() == DecodeRound(("a",))
+    assert scheduler.next() == DecodeRound(("a",)), "b needs three of two places, and c came later"
+    scheduler.end("a")
+    assert scheduler.next() == PrefillPiece("b")
+    scheduler.prefilled("b")
+    scheduler.next()
+    assert scheduler.next() == PrefillPiece("c")
+
+
+def test_more_answers_than_places_run_alone() -> None:
+    scheduler = Scheduler(Limits(waiting=9, running=2))
+    assert scheduler.arrive(Arrival("many", "one", 1, answers=8))
+    assert scheduler.next() == PrefillPiece("many")

@@ -21,7 +21,7 @@ def says(client: Client, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> S
     def answer(tokens: str | list[int], **sampling: object) -> tuple[str, Finished, list[str]]:
         ids = tokens_of(runtime, tokens) if isinstance(tokens, str) else tokens
         spoken: Iterator[int] = iter([*ids, min(runtime.family.stop_tokens)])
-        monkeypatch.setattr("engine.serving.generation.Sampler.draw", lambda *_: next(spoken))
+        monkeypatch.setattr("engine.serving.answering.Sampler.draw", lambda *_: next(spoken))
         asked = {"max_tokens": 100, "logprobs": 0, **sampling}
         *events, end = drain(client.start(ask("r", sampling=Sampling(**asked))))  # type: ignore[arg-type]
         assert isinstance(end, Finished)
@@ -83,3 +83,23 @@ def test_a_stop_string_that_only_the_end_of_the_answer_shows_is_why_it_ended(
     text, end, reported = says([*four, broken, broken], stop=("\ufffd",), max_tokens=len(four) + 2)
     assert (text, end.reason) == ("four", "stop")
     assert "".join(reported) == "four"
+
+
+def test_a_stop_token_ends_the_answer_and_is_not_shown(says: Says, runtime: Runtime) -> None:
+    ids = tokens_of(runtime, TEXT)
+    text, end, reported = says(TEXT, stop_tokens=(ids[2],))
+    assert end.reason == "stop" and end.usage.completion_tokens == 3
+    assert text == runtime.prompt.tokenizer.decode(ids[:2]) == "".join(reported)
+
+
+def test_an_answer_that_ignores_its_end_goes_on_behind_it(says: Says, runtime: Runtime) -> None:
+    stop, ids = min(runtime.family.stop_tokens), tokens_of(runtime, TEXT)
+    text, end, _ = says([*ids, stop, *ids], ignore_eos=True, max_tokens=2 * len(ids) + 1)
+    assert text == TEXT + TEXT and end.reason == "length"
+    assert end.usage.completion_tokens == 2 * len(ids) + 1
+
+
+def test_a_stop_string_counts_from_the_least_length_on(says: Says, runtime: Runtime) -> None:
+    ids = tokens_of(runtime, TEXT)
+    text, end, _ = says([*ids, *ids], stop=("is",), min_tokens=len(ids) + 1)
+    assert (text, end.reason) == (f"{TEXT}four ", "stop")

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.messages import TextDelta, TokenLogprob
+from engine.messages import Ended, GenerateRequest, TextDelta, TokenLogprob
 from tests.service.asking import RED, ask, events
-from tests.service.fake_engine import FakeEngine, accepted, fails, finished
+from tests.service.fake_engine import FakeEngine, Step, accepted, fails, finished
 from tests.service.images.pictures import data_url, plain
 
 
@@ -145,3 +145,43 @@ def test_f23_log_probabilities_of_an_empty_answer_are_an_empty_list(
     assert choice["logprobs"] == {"content": [], "refusal": None}
     (choice,) = api.post("/v1/chat", json=ask()).raise_for_status().json()["choices"]
     assert choice["logprobs"] is None
+
+
+def test_several_answers_are_choices_by_their_number(api: httpx.Client, engine: FakeEngine) -> None:
+    engine.script = two_answers
+    body = api.post("/v1/chat", json=ask(RED, n=2)).raise_for_status().json()
+    assert [
+        (choice["index"], choice["message"]["content"], choice["finish_reason"]) for choice in body["choices"]
+    ] == [(0, "left first", "length"), (1, "right", "stop")]
+    assert engine.requests[0].answers == 2
+
+
+def test_the_stream_of_several_answers_says_whose_text_it_is(api: httpx.Client, engine: FakeEngine) -> None:
+    engine.script = two_answers
+    *chunks, done = events(api.post("/v1/chat", json=ask(RED, n=2, stream=True)))
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert [
+        (choice["index"], choice["delta"].get("content"), choice["finish_reason"]) for choice in choices
+    ] == [
+        (0, "", None),
+        (1, "", None),
+        (0, "left", None),
+        (1, "right", None),
+        (1, None, "stop"),
+        (0, " first", None),
+        (0, None, "length"),
+    ]
+    assert ["kv_report" in chunk for chunk in chunks] == [False] * 6 + [True]
+    assert done == "[DONE]"
+
+
+def two_answers(request: GenerateRequest) -> list[Step]:
+    """The first ends last."""
+    return [
+        accepted(request),
+        TextDelta(request.id, "left", index=0),
+        TextDelta(request.id, "right", index=1),
+        Ended(request.id, "stop", index=1),
+        TextDelta(request.id, " first", index=0),
+        replace(finished(request, 3), reason="length", index=0),
+    ]
