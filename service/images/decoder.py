@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from engine.messages import ImageInput
+from service.errors import ImageError
 from service.http.admission import Shared
 from service.images.decoder_child import DecodeRules
 from service.images.decoder_pool import DecoderPool
 from service.images.shares import FairPlaces
 
+_log = logging.getLogger(__name__)
+_FAILED: Final = "the service failed to read it; the cause is in its log."
 Result = TypeVar("Result")
 
 
@@ -27,7 +31,16 @@ class Decoder:
 
     async def run(self, caller: str, work: Callable[[], Result]) -> Result:
         """`work` on a thread, off the loop that also answers the health checks. It holds a place of `caller` until it
-        ends, also where nobody waits for it any more."""
+        ends, also where nobody waits for it any more. Raises `ImageError`."""
+        try:
+            return await self._run(caller, work)
+        except ImageError:
+            raise
+        except Exception:  # no memory, no thread
+            _log.exception("a picture could not be read")
+            raise ImageError("image_decode_failed", _FAILED) from None
+
+    async def _run(self, caller: str, work: Callable[[], Result]) -> Result:
         async with self._places.place(caller) as place:
             done = asyncio.get_running_loop().run_in_executor(self._threads, work)
             place.keep_until_done(done)

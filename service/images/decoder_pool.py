@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from typing import Final
 
 from engine.messages import ImageInput
@@ -69,13 +70,12 @@ class DecoderPool:
                 self._replace()
 
     def _replace(self) -> None:
-        try:
+        with suppress(ImageError):  # the next picture tries again
             self._idle.append(self._start())
-        except ImageError:
-            _log.error(_NO_PROCESS)  # the next picture tries again
 
     def _start(self) -> DecoderProcess:
         try:
             return DecoderProcess(self._rules)
-        except OSError:
+        except Exception as error:  # no descriptor, no memory, no process
+            _log.error("a decoding process could not be started", exc_info=error)
             raise ImageError("image_decode_failed", _NO_PROCESS) from None

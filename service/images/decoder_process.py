@@ -68,9 +68,6 @@ class DecoderProcess:
             if not isinstance(error, Exception):
                 raise
             raise self._failure(error) from None
-        finally:
-            for file in (self._source, self._target):
-                os.ftruncate(file, 0)
 
     def _failure(self, error: Exception) -> ImageError:
         if isinstance(error, TimeoutError):
@@ -90,14 +87,18 @@ class DecoderProcess:
 
     def _exchange(self, data: bytes, left: int) -> ImageInput:
         deadline = time.monotonic() + self._rules.seconds
-        _write(self._source, data)
-        self._channel.sendall(ORDER.pack(len(data), left))
-        answer = self._answer(deadline)
-        if "code" in answer:
-            raise ImageError(answer["code"], answer["message"])
-        width, height = answer["width"], answer["height"]
-        pixels = _read(self._target, 3 * width * height)
-        return ImageInput(bytes.fromhex(answer["digest"]), width, height, pixels)
+        try:
+            _write(self._source, data)
+            self._channel.sendall(ORDER.pack(len(data), left))
+            answer = self._answer(deadline)
+            if "code" in answer:
+                raise ImageError(answer["code"], answer["message"])
+            width, height = answer["width"], answer["height"]
+            pixels = _read(self._target, 3 * width * height)
+            return ImageInput(bytes.fromhex(answer["digest"]), width, height, pixels)
+        finally:
+            for file in (self._source, self._target):
+                os.ftruncate(file, 0)
 
     def _answer(self, deadline: float) -> dict[str, Any]:
         """Raises `TimeoutError`, `OSError` or `ValueError`."""

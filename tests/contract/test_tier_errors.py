@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import lmdb
 import pytest
@@ -122,6 +123,14 @@ CALLS: dict[str, Callable[[Tier, Record], object]] = {
     "compact": lambda tier, record: tier.compact(),
     "close": lambda tier, record: tier.close(),
 }
+
+
+def test_every_call_of_a_tier_is_walked() -> None:
+    tier = MagicMock(get=MagicMock(return_value=False))
+    for call in CALLS.values():
+        call(tier, record_of(1))
+    walked = {name for name, _, _ in tier.method_calls}
+    assert walked == {name for name in vars(Tier) if not name.startswith("_")} - {"name"}
 
 
 @pytest.fixture(params=kinds(), ids=lambda kind: kind.name)

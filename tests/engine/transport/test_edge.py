@@ -66,6 +66,10 @@ CALLS: dict[str, Callable[[CacheAdmin], Awaitable[object]]] = {
 }
 
 
+def test_every_call_of_an_operator_is_walked() -> None:
+    assert CALLS.keys() == {name for name in vars(CacheAdmin) if not name.startswith("_")}
+
+
 @pytest.fixture
 def stand_in() -> StandIn:
     return StandIn()
