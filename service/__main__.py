@@ -18,7 +18,7 @@ from engine.transport.inprocess import InProcessClient
 from engine.transport.process import ProcessClient
 from engine.transport.wire import Launch
 from service.app import create_app
-from service.http.server import DrainingServer
+from service.http.server import DrainingServer, settle
 from service.listen import bound_sockets
 from service.observability.logs import configure_logging
 from service.remarks import remarks
@@ -128,6 +128,7 @@ def serve() -> int:
             _introduce(settings)
             with phase("the worker is up"):
                 app = build_app(settings)
+            settle()
             # uvicorn raises an interrupt that it did not wait for again once everything is down.
             with suppress(KeyboardInterrupt):
                 DrainingServer(app, settings).run(sockets)

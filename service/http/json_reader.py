@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from service.errors import RequestError, shown
 
-PIECE_BYTES: Final = 32 * 1024
+PIECE_BYTES: Final = 16 * 1024
 """To be fed at once: takes some milliseconds at most, whatever is in it."""
 _LONG_BYTES: Final = 256
 """Strings from this length on are cut out."""

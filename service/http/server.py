@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 import time
@@ -78,6 +79,13 @@ class DrainingServer(uvicorn.Server):
             self._give_up_at = now + self._patience
             _log.info("stopping", extra={"running": self._admission.running, "patience": self._patience})
         return self._admission.running == 0 or now >= self._give_up_at
+
+
+def settle() -> None:
+    """To be called once all is loaded: the collector does not look at what is there now again and again, which would
+    hold the loop for as long as the longest body does."""
+    gc.collect()
+    gc.freeze()
 
 
 def _url(host: str, port: int) -> str:

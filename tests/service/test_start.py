@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import socket
@@ -202,3 +203,24 @@ def test_models_and_the_page_say_what_the_shipped_model_can_do(start: Start) -> 
         api: httpx.Client = start(model=model)
         assert api.get("/v1/models").json()["data"][0]["description"] == described
         assert "model.description" in api.get("/").text
+
+
+def test_what_is_loaded_before_it_serves_is_nothing_to_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would hold the loop for as long as it looks."""
+    frozen: list[int] = []
+
+    class Server:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def run(self, _: object) -> None:
+            frozen.append(gc.get_freeze_count())
+
+    monkeypatch.setattr("service.__main__.build_app", lambda _: None)
+    monkeypatch.setattr("service.__main__.DrainingServer", Server)
+    monkeypatch.setenv("CONDUIT_PORT", "0")
+    try:
+        assert serve() == 0
+    finally:
+        gc.unfreeze()
+    assert frozen[0] > 10_000
