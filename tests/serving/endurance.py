@@ -141,9 +141,10 @@ class Stand:
         """Looks at the store and works on it."""
         way = rng.choice(("stats", "entries", "evict", "clear", "verify", "pin", "metrics", "ready"))
         status = operate(way, client)
-        if status >= 500 and status != 503:
+        # An entry that was listed may be gone when it is to be pinned; without a worker there is no store.
+        if status not in (200, 204, 503) and (way, status) != ("pin", 404):
             raise AssertionError(f"{way}: status {status}")
-        self.seen.count(f"operator: {way}")
+        self.seen.count(f"operator: {way} {status}")
         time.sleep(0.5)
 
     def fault(self, rng: random.Random, client: httpx.Client) -> None:
@@ -239,7 +240,7 @@ def operate(way: str, client: httpx.Client) -> int:
         if listed.status_code != 200 or not listed.json()["entries"]:
             return listed.status_code
         key = listed.json()["entries"][0]["key"]
-        return client.post(f"/v1/cache/entries/{key}/pin", json={"ttl": 30}).status_code
+        return client.post(f"/v1/cache/pins/{key}", json={"ttl": 30}).status_code
     path = {
         "stats": "/v1/cache/stats",
         "entries": "/v1/cache/entries",
