@@ -16,6 +16,7 @@ from service.chat.schemas import ChatRequest
 from service.context import Services
 from service.http.admission import Admission, Shared
 from service.http.browsers import BrowserGuard
+from service.http.cors import add_cors
 from service.http.disconnect import LastOrders
 from service.http.error_handlers import add_error_handlers
 from service.http.middleware import Access, Gatekeeper
@@ -99,7 +100,10 @@ def _add_routes(
 def _close_to_strangers(app: FastAPI, settings: Settings) -> None:
     keys = KeyRing(settings)
     access = Access(keys, _public_paths(settings))
-    app.add_middleware(Gatekeeper, keys=keys, access=access, guard=BrowserGuard(settings.trusted_hosts))
+    guard = BrowserGuard(settings.trusted_hosts, settings.cors_origins)
+    app.add_middleware(Gatekeeper, keys=keys, access=access, guard=guard)
+    if settings.cors_origins:
+        add_cors(app, settings.cors_origins)  # outermost: a browser asks for leave without the key
     bodies = (ChatRequest, *OPERATOR_BODIES)
     app.openapi = openapi_of(app, bodies, access.needs_key)  # type: ignore[method-assign]
 

@@ -78,6 +78,18 @@ def _check_single_host(value: str) -> str:
     return value
 
 
+def _check_origin(value: str) -> str:
+    """An origin as a browser writes it."""
+    if value == "*":
+        raise ValueError(
+            "expected origins by name: any page of the world could ask a service that admits all"
+        )
+    scheme, _, host = value.lower().partition("://")
+    if scheme not in ("http", "https") or host.startswith("*"):
+        raise ValueError("expected origins such as https://app.example.org or http://localhost:3000")
+    return f"{scheme}://{_check_host(host)}"
+
+
 def _check_http_url(value: str) -> str:
     _HTTP_URL.validate_python(value)
     return value
@@ -89,6 +101,7 @@ Hosts = Annotated[tuple[Host, ...], BeforeValidator(split_list)]
 SingleHosts = Annotated[
     tuple[Annotated[Host, AfterValidator(_check_single_host)], ...], BeforeValidator(split_list)
 ]
+Origins = Annotated[tuple[Annotated[str, AfterValidator(_check_origin)], ...], BeforeValidator(split_list)]
 Url = Annotated[str, AfterValidator(_check_http_url)]
 ApiKeys = Annotated[
     tuple[Annotated[ApiKey, BeforeValidator(_parse_api_key)], ...], BeforeValidator(split_list)

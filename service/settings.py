@@ -22,6 +22,7 @@ from pydantic_settings import (
 from service.setting_types import (
     ApiKeys,
     Hosts,
+    Origins,
     PolicyOptions,
     Positive,
     SingleHosts,
@@ -69,6 +70,7 @@ class Settings(BaseSettings):
     api_keys: ApiKeys = ()
     admin_key: Annotated[SecretStr, Field(min_length=8)] | None = None
     trusted_hosts: Hosts = ()
+    cors_origins: Origins = ()
     public_metrics: bool = False
     web_page: bool = True
     demo: bool = False

@@ -20,19 +20,21 @@ _OWN_SITE: Final = frozenset({"same-origin", "none"})
 
 class BrowserGuard:
     """`trusted` are names beside those of loopback that the service may be asked by: `host`, `host:port`,
-    `*.domain`. Addresses need no list: a page can only have a name lead here, not an address."""
+    `*.domain`. Addresses need no list: a page can only have a name lead here, not an address. Pages of `origins` may
+    ask as our own do."""
 
-    def __init__(self, trusted: Sequence[str]) -> None:
+    def __init__(self, trusted: Sequence[str], origins: Sequence[str] = ()) -> None:
         self._trusted = tuple(name.lower() for name in trusted)
+        self._origins = frozenset(origins)
 
     def refusal(self, method: str, headers: Headers) -> str | None:
         """The code of the error, None for what no page of somebody else has asked for."""
         hosts = headers.getlist("host")
         if len(hosts) > 1 or not all(self._is_ours(host) for host in hosts):
             return "host_not_allowed"
-        if method not in _HARMLESS and _asked_by_another_site(headers):
-            return "origin_not_allowed"
-        return None
+        if method in _HARMLESS or headers.get("origin", "").lower() in self._origins:
+            return None
+        return "origin_not_allowed" if _asked_by_another_site(headers) else None
 
     def _is_ours(self, host: str) -> bool:
         name = _name(host)
