@@ -29,7 +29,7 @@ from service.chat.answer import image_body
 from service.chat.generation import Generation
 from service.chat.schemas import LAST_PRIORITY
 from service.context import Services
-from service.errors import RequestError, ServiceError, error_body
+from service.errors import RequestError, ServiceError, error_body, shown
 from service.http.body import read_body
 from service.http.event_stream import DONE, PING, EventStream, event
 from service.http.openapi import error_answers, reads
@@ -38,9 +38,10 @@ from service.images.reference import ImageReference, PlacedImage
 from service.observability.audit import audit
 from service.operator.answer_schemas import CompactBody, QuotasBody
 from service.operator.entry_key import EntryKey, checked_key, no_entry
-from service.operator.schemas import PinRequest, QuotaRequest, WarmRequest
+from service.operator.schemas import A_TENANT, PinRequest, QuotaRequest, WarmRequest
 from service.operator.tenant import tenant_meant
 from service.operator.unread import NEITHER, NO_QUERY
+from service.setting_types import TENANT_NAME
 from store.records.keys import owner
 from store.types import QuotaInfo, VerifyProgress
 
@@ -119,8 +120,10 @@ class CacheCareEndpoint:
         order = await read_body(request, QuotaRequest, self._limits)
         if owner(tenant) != tenant:
             raise RequestError(
-                "invalid_request", f"A quota is the whole tenant's: {owner(tenant)}.", param="tenant"
+                "invalid_request", f"A quota is the whole tenant's: {shown(owner(tenant))}.", param="tenant"
             )
+        if TENANT_NAME.fullmatch(tenant) is None:
+            raise RequestError("invalid_request", f"'tenant' must be {A_TENANT}.", param="tenant")
         await self._cache.set_quota(tenant, order.bytes)
         audit(request, "set quota", tenant_limited=tenant, bytes=order.bytes)
         return Response(status_code=204)

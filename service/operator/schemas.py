@@ -25,7 +25,8 @@ def like(pattern: re.Pattern[str], what: str) -> AfterValidator:
 
 
 Tenant = Annotated[str, Field(min_length=1, max_length=128)]
-TenantName = Annotated[str, like(TENANT_NAME, "a tenant's name: letters, digits, '.', '_' and '-'")]
+A_TENANT: Final = "a tenant's name: at most 64 letters, digits, '.', '_' and '-'"
+TenantName = Annotated[str, like(TENANT_NAME, A_TENANT)]
 Cursor = Annotated[str, like(KEY, "the cursor of the page before")]
 
 

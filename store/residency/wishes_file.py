@@ -18,7 +18,8 @@ from pathlib import Path
 from store.records.keys import DIGEST_BYTES
 
 ASIDE = ".aside"
-_MOST_BYTES = 128 << 20
+# Some times what the file can hold of pins and quotas at most: to read it takes the interpreter to itself.
+_MOST_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,8 @@ def test_quotas_are_set_and_lifted(api: httpx.Client) -> None:
         refused(api.request(method, "/v1/cache/quotas/alice"), 404, "entry_not_found")
     refused(api.put("/v1/cache/quotas/alice", json={"bytes": 0}), 400, "invalid_request")
     refused(api.put("/v1/cache/quotas/alice+5a17", json={"bytes": 10}), 400, "invalid_request")
+    for name in ("a" * 65, "a%20b", "%C3%A9", "a%2Fb"):
+        assert api.put(f"/v1/cache/quotas/{name}", json={"bytes": 10}).status_code in (400, 404), name
 
 
 def test_a_store_that_fails_is_a_503_without_its_text(api: httpx.Client, engine: FakeEngine) -> None:
