@@ -78,6 +78,7 @@ def create_app(
         description=_DESCRIPTION,
         lifespan=lifespan,
         telemetry={"tracing": False},  # its spans would be a second trace beside ours (service.tracing)
+        redirect_slashes=False,  # to its own address as it sees it: plain HTTP behind a proxy that ends TLS
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
     )

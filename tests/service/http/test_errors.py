@@ -41,6 +41,11 @@ def test_f13_allow_names_the_methods_of_every_route(api: httpx.Client, method: s
     assert len(found) > 15
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/", "/livez/", "/v1/cache/stats/", "/v1/cache/quotas/alice/"])
+def test_no_request_with_its_key_is_sent_on_to_another_address(api: httpx.Client, path: str) -> None:
+    refused(api.post(path, json={"prompt": "x"}), 404, "not_found")
+
+
 def test_f13_what_allow_names_is_answered(api: httpx.Client) -> None:
     for method in api.request("LOCK", "/v1/cache/quotas/alice").headers["allow"].split(", "):
         assert api.request(method, "/v1/cache/quotas/alice").status_code != 405
