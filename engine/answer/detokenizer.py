@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 REPLACEMENT = "\ufffd"
+# So many of them at the end may still become text: the bytes of an unfinished character, three at most, and those of
+# the one before it, four at most, which a tokenizer with a token for each byte shows so until all of the run is whole.
+UNDECIDED = 4 + 3
 
 
 class Detokenizer:
@@ -26,8 +29,7 @@ class Detokenizer:
         """The text that became final with this token."""
         self._ids.append(token)
         text = self._decode()
-        # An unfinished character decodes to one U+FFFD at the very end; what stands before it cannot change any more.
-        final = len(text) - text.endswith(REPLACEMENT)
+        final = _final(text)
         piece, self._shown = text[self._shown : final], max(self._shown, final)
         if final == len(text):
             self._start, self._clean = self._clean, len(self._ids)
@@ -36,8 +38,14 @@ class Detokenizer:
 
     def flush(self) -> str:
         """What is still held at the end, without the bytes of a character that was cut off."""
-        return self._decode()[self._shown :].removesuffix(REPLACEMENT)
+        text = self._decode()
+        return text[self._shown : _final(text)]
 
     def _decode(self) -> str:
         text: str = self._tokenizer.decode(self._ids[self._start :], skip_special_tokens=True)
         return text
+
+
+def _final(text: str) -> int:
+    """How much of `text` no further token can change."""
+    return len(text) - min(UNDECIDED, len(text) - len(text.rstrip(REPLACEMENT)))

@@ -29,5 +29,4 @@ class StopStrings:
 
     def flush(self) -> str:
         """Held text that turned out to be no stop string."""
-        held, self._held = self._held, ""
-        return held
+        return self._held

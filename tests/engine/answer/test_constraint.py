@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
-from engine.answer.constraint import Constraints
+from engine.answer.constraint import Constraints, Follower
 from engine.answer.sampling import Sampler
 from engine.errors import InvalidConstraint
 from engine.messages import Constraint, Sampling
@@ -60,6 +60,15 @@ def test_noise_that_must_follow_a_schema_is_valid_json_of_it(
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_json_has_no_free_white_space(bench: Bench, constraints: Constraints, seed: int) -> None:
+    """A weak model might write nothing else for ever."""
+    numbers = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "maxItems": 4}
+    form = {"type": "object", "properties": {"n": numbers}, "required": ["n"], "additionalProperties": False}
+    answer = drawn(bench, constraints, schema(form), seed)
+    assert answer == json.dumps(json.loads(answer))
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_regular_expressions_and_choices_are_kept_to(
     bench: Bench, constraints: Constraints, seed: int
 ) -> None:
@@ -95,6 +104,17 @@ def test_the_form_wins_over_biases_and_penalties(bench: Bench, constraints: Cons
         ),
         ({"$ref": "#/$defs/nope"}, "Pointer"),
         ({"anyOf": [{"type": "string"}, {"not": {"type": "string"}}]}, "anyOf[1]: Unimplemented"),
+        (
+            {
+                "$defs": {"name": {"type": "string"}},
+                "type": "object",
+                "properties": {
+                    "names": {"type": "array", "items": {"$ref": "#/$defs/name"}},
+                    "b": {"type": "strng"},
+                },
+            },
+            "properties.b: Invalid type",
+        ),
     ],
 )
 def test_a_schema_that_cannot_be_followed_is_refused_with_the_place(
@@ -102,6 +122,20 @@ def test_a_schema_that_cannot_be_followed_is_refused_with_the_place(
 ) -> None:
     with pytest.raises(InvalidConstraint, match="^" + re.escape(place)):
         constraints.follow(schema(value))
+
+
+def test_the_place_is_looked_for_in_so_many_parts_and_no_more(
+    constraints: Constraints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part that is tried costs as much as a grammar."""
+    properties = {**{f"p{i}": {"type": "string"} for i in range(4)}, "last": {"type": "strng"}}
+    faulty = schema({"type": "object", "properties": properties})
+    monkeypatch.setattr("engine.answer.constraint.MOST_TRIED", 5)
+    with pytest.raises(InvalidConstraint, match=r"^properties\.last: "):
+        constraints.follow(faulty)
+    monkeypatch.setattr("engine.answer.constraint.MOST_TRIED", 4)
+    with pytest.raises(InvalidConstraint, match=r"^Invalid type"):
+        constraints.follow(faulty)
 
 
 @pytest.mark.parametrize(
@@ -117,3 +151,18 @@ def test_what_would_take_too_long_is_refused_before_it_runs(
 ) -> None:
     with pytest.raises(InvalidConstraint):
         constraints.follow(constraint)
+
+
+class Exhausted:
+    """In the place of a matcher that came to one of its limits in the middle of an answer."""
+
+    def compute_bitmask(self) -> bytes:
+        return b"\xff"
+
+    def is_error(self) -> bool:
+        return True
+
+
+def test_a_form_that_becomes_too_complex_on_the_way_ends_the_answer_with_an_error() -> None:
+    with pytest.raises(InvalidConstraint, match="too complex"):
+        Follower(cast(Any, Exhausted()), 8).allow(torch.zeros(8))

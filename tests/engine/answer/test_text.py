@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from tokenizers.decoders import ByteLevel
+from tokenizers.decoders import ByteFallback, ByteLevel, Fuse, Replace, Sequence, Strip
 from tokenizers.models import BPE
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from engine.answer.detokenizer import Detokenizer
+from engine.answer.detokenizer import UNDECIDED, Detokenizer
 from engine.answer.stops import StopStrings
 
 SPECIAL = 256
@@ -27,11 +27,22 @@ def byte_tokenizer() -> Tokenizer:
     return tokenizer
 
 
+def word_tokenizer() -> Tokenizer:
+    """Words with the blank before them, and a token for each byte of what is no word, as SentencePiece makes them: a
+    first blank is left out, and a run of bytes is shown as U+FFFD until all of it is whole."""
+    words = {"\u2581the": THE, "\u2581fox": FOX}
+    tokenizer = Tokenizer(BPE({**{f"<0x{b:02X}>": b for b in range(256)}, **words}, [], byte_fallback=True))
+    tokenizer.decoder = Sequence([Replace("\u2581", " "), ByteFallback(), Fuse(), Strip(" ", 1, 0)])
+    return tokenizer
+
+
+THE, FOX = 256, 257
 BYTES = byte_tokenizer()
+WORDS = word_tokenizer()
 
 
-def detokenize(tokens: Iterable[int]) -> list[str]:
-    stream = Detokenizer(BYTES)
+def detokenize(tokens: Iterable[int], tokenizer: Tokenizer = BYTES) -> list[str]:
+    stream = Detokenizer(tokenizer)
     return [*(stream.add(token) for token in tokens), stream.flush()]
 
 
@@ -49,7 +60,7 @@ def test_text_is_shown_as_soon_as_it_is_whole() -> None:
 
 def test_bytes_that_never_become_a_character_do_not_hold_the_stream() -> None:
     pieces = detokenize([0xC3] * 20)
-    assert pieces[:2] == ["", "\ufffd"] and all(piece == "\ufffd" for piece in pieces[1:20])
+    assert pieces == [""] * UNDECIDED + ["\ufffd"] * (20 - UNDECIDED) + [""]
 
 
 def test_special_tokens_are_no_text() -> None:
@@ -64,7 +75,29 @@ def test_f1_a_character_cut_off_by_max_tokens_leaves_no_replacement(text: str) -
 @given(st.binary(max_size=12))
 def test_pieces_of_any_bytes_equal_decoding_them_at_once(data: bytes) -> None:
     whole = data.decode(errors="replace")
-    assert "".join(detokenize(data)) == whole.removesuffix("\ufffd")
+    cut = min(UNDECIDED, len(whole) - len(whole.rstrip("\ufffd")))
+    assert "".join(detokenize(data)) == whole[: len(whole) - cut]
+
+
+def test_a_word_keeps_the_blank_before_it() -> None:
+    assert detokenize([THE, FOX, THE], WORDS) == ["the", " fox", " the", ""]
+
+
+@given(st.lists(st.sampled_from([THE, FOX]) | st.characters(exclude_characters="\ufffd \u2581"), max_size=6))
+def test_characters_of_a_token_a_byte_are_shown_when_they_are_whole(parts: list[int | str]) -> None:
+    tokens = [token for part in parts for token in ([part] if isinstance(part, int) else part.encode())]
+    pieces = detokenize(tokens, WORDS)
+    assert "".join(pieces) == WORDS.decode(tokens) and not any("\ufffd" in piece for piece in pieces)
+    assert "".join(detokenize([*tokens, 0xE4, 0xBD], WORDS)) == WORDS.decode(tokens)
+
+
+def test_characters_of_a_token_a_byte_are_shown_at_their_last_one() -> None:
+    assert detokenize("\u4f60\u597d\U0001f600".encode(), WORDS) == [
+        *["", "", "\u4f60"],
+        *["", "", "\u597d"],
+        *["", "", "", "\U0001f600"],
+        "",
+    ]
 
 
 def test_a_good_character_behind_bad_bytes_is_not_lost() -> None:
