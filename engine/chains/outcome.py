@@ -43,7 +43,7 @@ def recipe_of(choice: Choice) -> str | None:
     from it. None where there is no such thing: everything is computed, rows are fresh in some layers only, or a
     correction moves what is not."""
     policy: Policy = choice.policy
-    if not isinstance(policy, SelectingPolicy) or not policy.uses_store or choice.ratio >= 1:
+    if not isinstance(policy, SelectingPolicy) or choice.ratio >= 1:
         return None
     if policy.correction != "none":
         return None

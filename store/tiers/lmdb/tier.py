@@ -216,7 +216,6 @@ class LmdbTier:
                 _log.error("file system is short of space: %s is read-only", self.name)
                 self._read_only_until = time.monotonic() + _READ_ONLY_SECONDS
             raise
-        self._read_only_until = 0.0
 
     def _make_room(self, need: int, when: float, hold: HoldOf, reason: str, at_least: bool = True) -> None:
         if need <= 0:

@@ -51,6 +51,16 @@ def test_a_question_is_never_wholly_taken_when_its_last_row_is_needed(chains: Ch
     assert find(chains, ASKED, length=ASKED.length - 1).exact == ASKED.length - 1
 
 
+def test_what_is_held_is_a_copy_of_what_the_request_goes_on_to_change(chains: Chains) -> None:
+    kept = sequence(1, 2, "A", 3)
+    keep(chains, kept)
+    kept.keys.zero_()
+    kept.values.zero_()
+    kept.content.ids[:] = 7
+    assert find(chains, sequence(1, 2, "A", 3)).exact == 7
+    assert find(chains, sequence(1, 5)).exact == 1
+
+
 def test_long_texts_are_found_to_the_token_in_whatever_block(chains: Chains) -> None:
     keep(chains, sequence(*LONG))
     for common in (0, 1, TEXT_BLOCK - 1, TEXT_BLOCK, TEXT_BLOCK + 1, 2 * TEXT_BLOCK + 5, len(LONG)):
@@ -113,6 +123,13 @@ def test_a_refreshed_chain_serves_its_own_recipe_only_and_exact_ones_serve_all(c
     assert same.given(13).tolist() == fresh.tolist()
     for recipe in (None, "conduit 0.2"):
         assert find(chains, ASKED, recipe).length == 2
+
+
+def test_what_two_recipes_left_has_names_of_its_own_for_an_operator(chains: Chains) -> None:
+    for recipe in ("conduit 0.1", "conduit 0.2"):
+        keep(chains, ASKED, exact=2, recipe=recipe)
+    keys = chains.clear().keys
+    assert len(keys) == len(set(keys)) == 1 + 2 * 4
 
 
 def test_what_has_no_recipe_is_held_as_far_as_it_is_exact(chains: Chains) -> None:
