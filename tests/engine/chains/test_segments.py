@@ -85,6 +85,15 @@ def test_everything_before_a_segment_is_in_its_name(change: str) -> None:
     assert first == {"another token": 0, "another image": 1, "another grid": 1}.get(change, 0)
 
 
+def test_no_text_is_spelled_like_an_image() -> None:
+    """Tokens whose numbers are the digest and the grid."""
+    grid = span(0, 0, 2, 3)
+    image = Content(CONTENT.root, "tenant", IDS[:6], (grid,), DIGESTS[:1])
+    ids = np.array([*np.frombuffer(DIGESTS[0], dtype="<i8"), grid.shape.rows, grid.shape.advance])
+    text = Content(CONTENT.root, "tenant", ids, (), ())
+    assert names(image, 6) != names(text, 6)
+
+
 def test_images_of_one_size_that_change_places_change_names() -> None:
     spans = (span(0, 10, 2, 3), span(1, 16, 2, 3))
     there = Content(CONTENT.root, "tenant", IDS[:30], spans, DIGESTS[:2])

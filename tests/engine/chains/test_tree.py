@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from engine.chains.held import OVERHEAD_BYTES
+from engine.chains.held import OVERHEAD_BYTES, Computed
 from engine.chains.segments import TEXT_BLOCK
 from engine.chains.tree import Chains
 from tests.engine.chains.world import PICTURES, ROW_BYTES, Sequence, find, keep, sequence
@@ -157,13 +157,25 @@ def test_exact_rows_go_before_refreshed_ones(chains: Chains) -> None:
     assert find(chains, ASKED, "r").exact == 13
 
 
+def test_what_is_held_exactly_is_not_held_refreshed_as_well(chains: Chains) -> None:
+    keep(chains, ASKED)
+    keep(chains, ASKED, exact=2, recipe="r")
+    assert chains.stats().segments == 5
+
+
+def test_where_nothing_is_in_common_nothing_is_taken(chains: Chains) -> None:
+    keep(chains, ASKED)
+    match = chains.find(sequence(9, 9, "A").content, 6, None)
+    assert (match.head, match.rest, chains.stats().leases) == ((), (), 0)
+
+
 def test_the_least_recently_used_goes_first_and_from_its_end(chains: Chains) -> None:
     old, new = sequence("A", 1, "B", 2), sequence("C", 1)
     keep(chains, old)
     keep(chains, new)
     left = chains.stats().bytes
     lengths = []
-    while chains.stats().bytes:
+    for _ in range(6):
         chains.leave_room(chains.stats().bytes - 1)
         lengths.append((find_length(chains, old), find_length(chains, new)))
     assert lengths == [(9, 16), (5, 16), (4, 16), (0, 16), (0, 15), (0, 0)]
@@ -187,6 +199,44 @@ def test_a_use_protects_the_whole_chain(chains: Chains) -> None:
     chains.leave_room(chains.stats().bytes - cost(1, 1) - 1)
     assert find_length(chains, first) == first.length
     assert find_length(chains, second) == 0
+
+
+def test_of_a_chain_that_is_used_the_end_goes_first(chains: Chains) -> None:
+    kept = sequence("A", 1, "B", 2)
+    keep(chains, kept)
+    find(chains, kept)
+    chains.leave_room(chains.stats().bytes - 1)
+    assert find_length(chains, kept) == kept.length - 1
+
+
+def test_the_room_is_never_more_than_the_budget_nor_less_than_none(chains: Chains) -> None:
+    for asked, room in ((2 * PLENTY, PLENTY), (7, 7), (-7, 0), (None, PLENTY)):
+        chains.leave_room(asked)
+        assert chains.room == room
+
+
+def test_behind_what_does_not_fit_nothing_is_held() -> None:
+    """A chain with a gap could never be found."""
+    chains = Chains(cost(2, 2) + cost(1, 1))
+    keep(chains, sequence(1, 2, "C", 3))
+    assert chains.stats().segments == 1
+
+
+def test_what_began_before_chains_were_cleared_is_not_kept(chains: Chains) -> None:
+    since = chains.epoch
+    chains.clear("somebody else")
+    computed = Computed(ASKED.keys, ASKED.values, ASKED.length, ASKED.everything)
+    chains.keep(ASKED.content, computed, None, since)
+    assert chains.stats().segments == 0
+    chains.keep(ASKED.content, computed, None, chains.epoch)
+    assert chains.stats().segments == 5
+
+
+def test_a_look_that_no_request_takes_is_not_counted(chains: Chains) -> None:
+    keep(chains, ASKED)
+    chains.release(chains.find(ASKED.content, ASKED.length, None, count=False))
+    stats = chains.stats()
+    assert (stats.requests, stats.matched, stats.exact_tokens, stats.leases) == (0, 0, 0, 0)
 
 
 def test_what_is_leased_is_never_evicted_and_counts(chains: Chains) -> None:
