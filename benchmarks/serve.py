@@ -32,6 +32,7 @@ import uvloop
 
 from benchmarks import processes
 from benchmarks.result import NotMeasured, write_result
+from benchmarks.serve_features import features
 from benchmarks.serve_flood import flood
 from benchmarks.serve_load import Asked, Round, drive
 from demo.pages import PAGE_PX, Page, draw_pages
@@ -180,6 +181,7 @@ async def measure(subject: Subject, work: Path, arguments: argparse.Namespace) -
         before = bench.memory()
         figures: dict[str, Any] = {"rounds": await bench.rounds()}
         figures["known_pages_by_url"] = (await bench.by_url()).figures()
+        figures["features"] = await bench.features()
         if subject.shrinks:
             figures["flood"] = await flood(service.url, arguments.clients, 1 if arguments.quick else 2)
             show_flood(figures["flood"])
@@ -192,7 +194,7 @@ class Bench:
 
     def __init__(self, service: ServiceProcess, subject: Subject, arguments: argparse.Namespace) -> None:
         self._service = service
-        self._subject = subject
+        self._subject, self._arguments = subject, arguments
         self._users: list[int] = arguments.users
         rng = np.random.default_rng(0)
         known = draw_pages(rng, KNOWN_PAGES)
@@ -223,6 +225,11 @@ class Bench:
         bodies = replace(self._bodies, url=self._service.url)
         requests = bodies.make(users * self._subject.requests, HIT_RATIOS[100])
         return checked(await drive(self._service.url, users, requests))
+
+    async def features(self) -> dict[str, Any]:
+        """What options of a request cost, with every page known."""
+        rounds = 2 if self._arguments.quick else 7
+        return await features(self._service.url, lambda: self._bodies.make(1, HIT_RATIOS[100])[0], rounds)
 
     def memory(self) -> dict[str, float]:
         """MiB that each process holds."""
@@ -266,6 +273,9 @@ def ratios_of(figures: dict[str, dict[str, Any]]) -> dict[str, float]:
         ratios[f"batched_8_vs_single_throughput{label}"] = throughput[0] / throughput[1]
         ratios[f"front_end_overhead_ms_p50{label}"] = many["100_percent_hits"]["front_end_overhead_ms"]["p50"]
         ratios[f"itl_p99_vs_p50{label}"] = gaps["p99"] / gaps["p50"]
+        options = figure["features"]
+        ratios[f"n4_vs_4_requests{label}"] = options["n4_seconds"] / options["4_requests_seconds"]
+        ratios[f"constrained_vs_free_itl{label}"] = options["constrained_itl_ms"] / options["free_itl_ms"]
     ratios["livez_ms_p99"] = figures["page-reader"]["flood"]["livez_ms"]["p99"]
     ratios["errors"] = float(sum(map(errors_of, figures.values())))
     return ratios
