@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
-from engine.messages import EngineInfo, EngineStatus, Event, GenerateRequest
+from engine.messages import EngineInfo, EngineStatus, Event, GenerateRequest, Tokenized
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, QuotaInfo, StoreStats, VerifyProgress
 
 
@@ -59,6 +59,19 @@ class CacheAdmin(Protocol):
         ...
 
 
+class Tokens(Protocol):
+    """The model's tokens, without a place in any queue."""
+
+    async def tokenize(self, request: GenerateRequest) -> Tokenized:
+        """The prompt that `request` would have; of its images only the sizes count. Raises `EngineError` for what would
+        be refused."""
+        ...
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """Raises `InvalidPrompt` for what is no token."""
+        ...
+
+
 class EngineClient(Protocol):
     """One worker, in this process or another."""
 
@@ -67,6 +80,9 @@ class EngineClient(Protocol):
 
     @property
     def cache(self) -> CacheAdmin: ...
+
+    @property
+    def tokens(self) -> Tokens: ...
 
     def status(self) -> EngineStatus: ...
 

@@ -206,6 +206,15 @@ Event = Accepted | TextDelta | Ended | Finished | Failed
 
 
 @dataclass(frozen=True, slots=True)
+class Tokenized:
+    """The prompt of a request as token ids (the image token where a visual token stands), and how many visual tokens
+    each place of an image takes, in the order of the conversation."""
+
+    ids: tuple[int, ...]
+    image_tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EngineInfo:
     """What the HTTP side needs to know of a loaded model."""
 

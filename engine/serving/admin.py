@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from engine.errors import EngineError, InternalError, StoreFailed
@@ -72,8 +73,16 @@ class AdminDesk:
         "compact",
     )
 
-    def __init__(self, store: LocalStore, name_entry: NameEntry, chains: LocalChains) -> None:
+    def __init__(
+        self,
+        store: LocalStore,
+        name_entry: NameEntry,
+        chains: LocalChains,
+        others: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+    ) -> None:
+        """`others` are calls on something else than the store."""
         self._calls: dict[str, Callable[..., Any]] = {name: getattr(store, name) for name in self.CALLS}
+        self._calls |= others
         self._calls |= {
             "clear": lambda tenant, include_pinned: _both(
                 store.clear(tenant, include_pinned), chains.clear(tenant)

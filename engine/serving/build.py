@@ -12,6 +12,7 @@ from engine.messages import EngineInfo
 from engine.serving.admin import AdminDesk
 from engine.serving.device import host_bytes, pick_device
 from engine.serving.load import load_runtime
+from engine.serving.tokens import token_calls
 from engine.serving.worker import Worker
 from engine.settings import Limits, ModelSettings
 from store.errors import StoreError
@@ -65,7 +66,9 @@ def _start(model: ModelSettings, store: StoreSettings, limits: Limits, shadow_sh
         if limits.bytes is None:
             limits = replace(limits, bytes=kv_budget(runtime.family.device))
         worker = Worker(runtime, limits, shadow_share)
-        desk = AdminDesk(opened.admin, lambda *image: runtime.key_of(*image).hex, runtime.chains)
+        desk = AdminDesk(
+            opened.admin, lambda *image: runtime.key_of(*image).hex, runtime.chains, token_calls(runtime)
+        )
         worker.start()
     except BaseException:
         opened.entries.close()

@@ -6,14 +6,15 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
-from engine.client import CacheAdmin
+from engine.client import CacheAdmin, Tokens
 from engine.messages import EngineInfo, EngineStatus, Event, Failed, Finished, GenerateRequest
 from engine.serving.admin import AdminDesk
 from engine.tracing import current_traceparent
 from engine.transport.admin import AdminProxy
 from engine.transport.streams import Streams
+from engine.transport.tokens import TokensProxy
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,9 @@ class InProcessClient:
         self._worker = worker
         self._store = store
         self._info = info
-        self._cache = AdminProxy(lambda name, arguments: asyncio.to_thread(desk.answer, name, arguments))
+        self._desk = desk
+        self._cache = AdminProxy(self._call)
+        self._tokens = TokensProxy(self._call)
         self._streams = Streams()
 
     @property
@@ -48,6 +51,10 @@ class InProcessClient:
     @property
     def cache(self) -> CacheAdmin:
         return self._cache
+
+    @property
+    def tokens(self) -> Tokens:
+        return self._tokens
 
     def status(self) -> EngineStatus:
         return self._worker.status()
@@ -69,6 +76,9 @@ class InProcessClient:
             # Closed early, by a client that went away: no abort after a normal end.
             if not ended:
                 self._worker.abort(name)
+
+    async def _call(self, name: str, arguments: tuple[object, ...]) -> Any:
+        return await asyncio.to_thread(self._desk.answer, name, arguments)
 
     async def close(self, drain_seconds: float) -> None:
         await asyncio.to_thread(self._worker.stop, drain_seconds)

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from engine.client import CacheAdmin
+from engine.client import CacheAdmin, Tokens
 from engine.errors import EngineStopped
 from engine.messages import (
     WORKER_DOWN,
@@ -28,6 +28,7 @@ from engine.transport.admin import AdminProxy
 from engine.transport.calls import PendingCalls
 from engine.transport.spare import SpareDescriptors
 from engine.transport.streams import Streams
+from engine.transport.tokens import TokensProxy
 from engine.transport.wire import Abort, Call, Launch, Stop, Submit, ToWorker
 from engine.transport.worker_process import DESCRIPTORS_TO_START, WorkerProcess
 
@@ -73,6 +74,7 @@ class ProcessClient:
         self._spare = SpareDescriptors(DESCRIPTORS_TO_START)
         self._streams = Streams()
         self._cache = AdminProxy(self._call)
+        self._tokens = TokensProxy(self._call)
 
     def start(self) -> None:
         """Raises `EngineStopped` with the worker's own words where it cannot start."""
@@ -87,6 +89,10 @@ class ProcessClient:
     @property
     def cache(self) -> CacheAdmin:
         return self._cache
+
+    @property
+    def tokens(self) -> Tokens:
+        return self._tokens
 
     def status(self) -> EngineStatus:
         worker, trouble = self._worker, self._trouble

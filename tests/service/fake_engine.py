@@ -10,6 +10,7 @@ import dataclasses
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 
+from engine.errors import InvalidPrompt
 from engine.messages import (
     Accepted,
     EngineInfo,
@@ -19,6 +20,8 @@ from engine.messages import (
     Finished,
     GenerateRequest,
     TextDelta,
+    TextPart,
+    Tokenized,
 )
 from engine.reports import Explanation, ImageOutcome, ImageReport, KvReport, Timings, Usage
 from store.types import (
@@ -153,6 +156,10 @@ class FakeEngine:
         self.stopping = asyncio.Event()
         self.state = EngineStatus(ready=True, reasons=(), progress_seconds=0.0, waiting=0, running=0)
 
+    @property
+    def tokens(self) -> FakeTokens:
+        return FakeTokens()
+
     def status(self) -> EngineStatus:
         return self.state
 
@@ -211,6 +218,22 @@ class FakeEngine:
             await asyncio.sleep(0.01)
         self.stopping.set()
         self.closed = True
+
+
+class FakeTokens:
+    """A token a word, `IMAGE_TOKENS` an image; ids below 1000 are read back as themselves."""
+
+    async def tokenize(self, request: GenerateRequest) -> Tokenized:
+        words = sum(
+            len(part.text.split()) for m in request.messages for part in m.parts if isinstance(part, TextPart)
+        )
+        images = tuple(IMAGE_TOKENS for _ in request.images)
+        return Tokenized(tuple(range(words + sum(images))), images)
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        if any(token >= 1000 for token in ids):
+            raise InvalidPrompt("tokens: there is no token of that number; the model has 1000")
+        return " ".join(map(str, ids))
 
 
 class FakeCache:
