@@ -105,7 +105,8 @@ class CacheOptions:
     `{"preset": "paper"}`). `refine`: prompt rows that every decode step computes anew, in sequence order, until all
     are exact (0: none; None: the server's default). `pin_seconds` keeps the images' entries from ordinary eviction for
     that long. `chain` says which chains may be used: all that fit, exact ones only, or none (then none is kept either);
-    None is the server's default. `explain` asks for an `Explanation` of every image in the report.
+    None is the server's default. `explain` asks for an `Explanation` of every image in the report. `hint`: prompts of a tenant with the same one belong together, so that a use of one
+    keeps the chains of the others; it never decides what is found.
     """
 
     mode: CacheMode = "auto"
@@ -116,6 +117,7 @@ class CacheOptions:
     refine: int | None = None
     chain: ChainUse | None = None
     explain: bool = False
+    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +243,9 @@ class ShadowStats:
 class ChainStats:
     """The chains in memory: how many segments and bytes, and how many of them are about to be read. Of `requests` that
     looked for a chain `matched` found one; `exact_tokens` and `refreshed_tokens` are what they did not compute again.
-    `evictions` are segments by reason. `finished` chains became exact in idle time, by `refined_rows` computed."""
+    `evictions` are segments by reason. `loaded` segments came from the store's tiers; records that could not be used
+    are `lost`, by reason: `corrupt`, `outdated`, or `entry` where the image's entry behind a record is gone. `finished`
+    chains became exact in idle time, by `refined_rows` computed."""
 
     segments: int = 0
     bytes: int = 0
@@ -252,6 +256,8 @@ class ChainStats:
     exact_tokens: int = 0
     refreshed_tokens: int = 0
     evictions: Mapping[str, int] = field(default_factory=dict)
+    loaded: int = 0
+    lost: Mapping[str, int] = field(default_factory=dict)
     finished: int = 0
     refined_rows: int = 0
 

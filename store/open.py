@@ -16,6 +16,7 @@ from store.residency.eviction import POLICIES, Policy, lru
 from store.residency.holds import Holds
 from store.residency.sightings import Sightings
 from store.residency.wishes import Wishes
+from store.segments import SegmentStore
 from store.settings import StoreSettings
 from store.stack import TierStack
 from store.tiered import TieredStore
@@ -30,10 +31,11 @@ _LEAST_IDLE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Store(Generic[E]):
-    """`entries` is for requests, `admin` for the operator. It may be built before a fork, its first use must be
-    after."""
+    """`entries` and `segments` (of chains) are for requests, `admin` for the operator. It may be built before a fork,
+    its first use must be after."""
 
     entries: TieredStore[E]
+    segments: SegmentStore
     admin: StoreAdmin[E]
 
 
@@ -63,13 +65,13 @@ def assemble(
     clock: Callable[[], float] = time.time,
 ) -> Store[E]:
     """tiers: fastest first. decoded_bytes, queue_bytes: budgets of the decoded cache and of what waits to be
-    written. policy: who goes first when a tenant is over its quota. persist_on_second: write an entry to the
-    tiers only when it is asked for again. wishes: pins and quotas."""
+    written. policy: who goes first when a tenant is over its quota. persist_on_second: write an entry, or
+    a segment, to the tiers only when it is asked for again. wishes: pins and quotas."""
     wishes = wishes or Wishes(None, clock)
     holds = Holds(wishes, clock)
     buffers = BufferPool(max(decoded_bytes // 4, _LEAST_IDLE_BYTES))
-    parts = Parts(
-        stack=TierStack(tiers, codec, buffers, holds.hold, wishes.quota, queue_bytes, policy, wishes.save),
+    parts: Parts[E] = Parts(
+        stack=TierStack(tiers, buffers, holds.hold, wishes.quota, queue_bytes, policy, wishes.save),
         decoded=DecodedCache(decoded_bytes, holds.leased),
         holds=holds,
         wishes=wishes,
@@ -78,5 +80,6 @@ def assemble(
     )
     return Store(
         TieredStore(parts, codec, Sightings() if persist_on_second else None),
+        SegmentStore(parts, Sightings() if persist_on_second else None),
         StoreAdmin(parts),
     )

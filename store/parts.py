@@ -19,7 +19,7 @@ from store.stack import TierStack
 class Parts(Generic[E]):
     """`clock` gives seconds since the epoch. `compiles`: entries computed so far, kept or not."""
 
-    stack: TierStack[E]
+    stack: TierStack
     decoded: DecodedCache[E]
     holds: Holds
     wishes: Wishes

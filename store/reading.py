@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Generic
 
-from store.codecs.protocol import Codec
+from store.codecs.protocol import Format
 from store.errors import CodecError, Rejected
 from store.records.buffers import BufferPool
 from store.records.header import Manifest, RecordInfo
-from store.records.keys import VisualKey
+from store.records.keys import RecordKey
 from store.records.record import Record, RecordReader
 from store.residency.decoded import E
 
@@ -17,7 +17,7 @@ class EntryReader(Generic[E]):
     """A `Sink` that believes nothing: the record is checked against its own checksums, the key that was asked for, and
     the layout that is expected (None: any) before it is decoded, and its numbers when it is. One use."""
 
-    def __init__(self, key: VisualKey, codec: Codec[E], layout: object, buffers: BufferPool) -> None:
+    def __init__(self, key: RecordKey, codec: Format[E], layout: object, buffers: BufferPool) -> None:
         self.digest = key.digest
         self._key = key
         self._codec = codec

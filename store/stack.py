@@ -7,14 +7,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal
+from typing import Any, Generic, Literal
 
-from store.codecs.protocol import Codec, Prepared
+from store.codecs.protocol import Format, Prepared
 from store.errors import CodecError, Rejected, TierError
 from store.reading import EntryReader
 from store.records.buffers import BufferPool
 from store.records.header import RecordInfo
-from store.records.keys import VisualKey, owner
+from store.records.keys import RecordKey, owner
 from store.records.record import Record, build
 from store.residency.decoded import E, Slot
 from store.residency.eviction import HoldOf, Policy, lru
@@ -43,13 +43,12 @@ class Missed:
     reason: str
 
 
-class TierStack(Generic[E]):
+class TierStack:
     """Nothing here raises for what a tier did: a failing tier is noted and passed over."""
 
     def __init__(
         self,
         tiers: Sequence[Tier],
-        codec: Codec[E],
         buffers: BufferPool,
         hold: HoldOf,
         quota: Callable[[str], int | None],
@@ -59,8 +58,7 @@ class TierStack(Generic[E]):
     ) -> None:
         self.tiers = tuple(tiers)
         self.health = Health()
-        self.writer: WriteBehind[Slot[E]] = WriteBehind(queue_bytes, chore)
-        self._codec = codec
+        self.writer: WriteBehind[Slot[Any]] = WriteBehind(queue_bytes, chore)
         self._buffers = buffers
         self._hold = hold
         self._quota = quota
@@ -68,12 +66,12 @@ class TierStack(Generic[E]):
         self._dropped: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def load(self, key: VisualKey, layout: object, when: float) -> Loaded[E] | Missed:
+    def load(self, key: RecordKey, codec: Format[E], layout: object, when: float) -> Loaded[E] | Missed:
         """From the first tier that has a sound record of that layout (None: any); it is written to those before in the
         background, and what was not sound is removed there."""
         missed = Missed("miss", "absent")
         for place, tier in enumerate(self.tiers):
-            reader = EntryReader(key, self._codec, layout, self._buffers)
+            reader = EntryReader(key, codec, layout, self._buffers)
             try:
                 found = tier.get(reader.digest, reader)
                 self.health.worked(tier.name)
@@ -90,12 +88,12 @@ class TierStack(Generic[E]):
                     missed = Missed("miss", f"{tier.name} {error.reason}")
         return missed
 
-    def store(self, slot: Slot[E], prepared: Prepared[E], replace: bool) -> None:
-        """Queue a compiled entry for all tiers."""
+    def store(self, slot: Slot[E], codec: Format[E], prepared: Prepared[E], replace: bool) -> bool:
+        """Queue an entry for all tiers; False if there is no room to wait."""
 
         def write() -> None:
             try:
-                record = build(slot.digest, self._codec.identity, prepared.pack(), slot.info, self._buffers)
+                record = build(slot.digest, codec.identity, prepared.pack(), slot.info, self._buffers)
             except CodecError as error:
                 _log.error("entry %s cannot be encoded: %s", slot.digest.hex(), error)
                 self._drop("codec")
@@ -105,13 +103,20 @@ class TierStack(Generic[E]):
                 return
             self._put(record, slot.last_used, self.tiers, replace)
 
-        if self.tiers and not self.writer.offer(Job(slot.digest, slot.bytes, write, slot)):
+        taken = not self.tiers or self.writer.offer(Job(slot.digest, slot.bytes, write, slot))
+        if not taken:
             self._drop("queue_full")
+        return taken
 
     def refuse(self, slot: Slot[E]) -> None:
         """Not store an entry that may not be kept."""
         _log.error("entry %s is not finite", slot.digest.hex())
         self._drop("not_finite")
+
+    def discard(self, digest: bytes) -> None:
+        """In the background, from all tiers."""
+        for tier in self.tiers:
+            self._discard(tier, digest)
 
     def remove(self, digest: bytes, tiers: Sequence[Tier], reason: str | None = None) -> bool:
         """Now, from all of `tiers`."""

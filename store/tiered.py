@@ -174,7 +174,7 @@ class TieredStore(Generic[E]):
         if found is not None:
             return found
         now = self._clock()
-        loaded = self._stack.load(ask.key, ask.layout, now)
+        loaded = self._stack.load(ask.key, self._codec, ask.layout, now)
         if isinstance(loaded, Missed):
             slot, prepared, seconds = self._compile(ask)
             if ask.keep:
@@ -226,7 +226,7 @@ class TieredStore(Generic[E]):
 
     def _write(self, slot: Slot[E], prepared: Prepared[E], replace_old: bool) -> None:
         self._show(slot)
-        self._stack.store(slot, prepared, replace_old)
+        self._stack.store(slot, self._codec, prepared, replace_old)
 
     def _show(self, slot: Slot[E]) -> None:
         self._decoded.put(slot)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 class EntryInfo:
     """One stored entry as an operator sees it. Times are seconds since the epoch; `tiers` fastest first;
     `bytes` is the size of the encoded record. `model_digest` tells weights, revision and settings of one
-    `model` apart; `pinned` is "soft", "hard" or ""."""
+    `model` apart; `pinned` is "soft", "hard" or "". `kind` is "image", or "chain" for a segment of a chain, which has
+    no width and height; `state` says whether that is "exact" or "refreshed", and is "" for an image."""
 
     key: str
     kind: str
@@ -29,6 +30,7 @@ class EntryInfo:
     leased: bool
     model_digest: str = ""
     pinned: str = ""
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class EntryFilter:
     tier: str | None = None
     older_than: float | None = None
     min_bytes: int | None = None
+    kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,14 @@ class VerifyProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """How many records, and their bytes."""
+
+    entries: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class TierStats:
     """`misses`, `evictions` and `rejected` are counts by reason; `bytes_physical` is what the tier occupies
     (file size, process memory), `bytes_logical` what its records add up to."""
@@ -104,7 +115,8 @@ class TierStats:
 @dataclass(frozen=True, slots=True)
 class StoreStats:
     """`decoded` is the cache of entries ready for the device that sits above the tiers. `degraded` names what
-    is wrong (a quarantined file, a tier that does not answer)."""
+    is wrong (a quarantined file, a tier that does not answer). `chains_by_tier` counts segments of chains by the place
+    that holds them and by state."""
 
     tiers: tuple[TierStats, ...]
     decoded: TierStats
@@ -117,3 +129,4 @@ class StoreStats:
     degraded: tuple[str, ...]
     bytes_by_model: Mapping[str, int] = field(default_factory=dict)
     bytes_by_tenant: Mapping[str, int] = field(default_factory=dict)
+    chains_by_tier: Mapping[str, Mapping[str, Held]] = field(default_factory=dict)

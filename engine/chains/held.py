@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from engine.chains.segments import Content, Segment
 from engine.prompt.layout import Ints
+from store.records.keys import segment_digest
 
 Mask = NDArray[np.bool_]
 
@@ -26,7 +26,9 @@ OVERHEAD_BYTES = 1024
 class Held:
     """Rows of one segment. `keys` (rotated), `values` [layers, kv_heads, rows, head_dim] on the model's device, never
     written to. `offsets` [rows] says where in the segment the rows stand; None where there is one for every slot. `ids`
-    are the tokens of a text segment, empty for an image. `leases` counts who is about to read it."""
+    are the tokens of a text segment, empty for an image. `as_stored`: the rows are those of the image's entry, rotated.
+    `leases` counts who is about to read it, `uses` who has; `group` is what it was kept for (see `Groups`); `written`
+    are digests of the records that hold it."""
 
     segment: Segment
     tenant: str
@@ -35,8 +37,13 @@ class Held:
     offsets: torch.Tensor | None
     keys: torch.Tensor
     values: torch.Tensor
-    last_used: float
+    created: float
+    as_stored: bool = False
+    last_used: float = 0.0
     leases: int = 0
+    uses: int = 0
+    group: bytes | None = None
+    written: set[bytes] = field(default_factory=set)
 
     @property
     def key(self) -> tuple[str, bytes]:
@@ -45,7 +52,7 @@ class Held:
     @property
     def digest(self) -> bytes:
         """What an operator calls it: 32 bytes, other ones for every quality."""
-        return hashlib.sha256(self.segment.name + self.quality.encode()).digest()
+        return segment_digest(self.segment.name, self.quality)
 
     @property
     def nbytes(self) -> int:
@@ -70,6 +77,10 @@ class Taken:
     @property
     def stop(self) -> int:
         return self.start + self.tokens
+
+    @property
+    def text(self) -> bool:
+        return not self.held.segment.image
 
     def slots(self) -> Ints:
         """Slots whose rows are held, ascending."""
@@ -97,6 +108,16 @@ class Match:
 
     head: tuple[Taken, ...] = ()
     rest: tuple[Taken, ...] = ()
+
+    @classmethod
+    def of(cls, taken: Sequence[Taken]) -> Match:
+        """Of segments in order, without a gap."""
+        exact = next((i for i, part in enumerate(taken) if part.held.quality != EXACT), len(taken))
+        return cls(tuple(taken[:exact]), tuple(taken[exact:]))
+
+    @property
+    def taken(self) -> tuple[Taken, ...]:
+        return (*self.head, *self.rest)
 
     @property
     def exact(self) -> int:
@@ -134,12 +155,14 @@ def _write(taken: Sequence[Taken], keys: torch.Tensor, values: torch.Tensor) -> 
 @dataclass(frozen=True, slots=True)
 class Computed:
     """What a request computed: rotated `keys`, `values` [layers, kv_heads, capacity, head_dim] with rows for the slots
-    that `fresh` [slots] marks. Those before slot `exact` are what full prefill computes."""
+    that `fresh` [slots] marks. Those before slot `exact` are what full prefill computes. `as_stored` are the slots at
+    which images begin that have the rows of their entries."""
 
     keys: torch.Tensor
     values: torch.Tensor
     exact: int
     fresh: Mask
+    as_stored: frozenset[int] = frozenset()
 
     def quality(self, segment: Segment, recipe: str | None) -> str | None:
         """What a segment may be held as: exact, as what `recipe` left, or (None) not at all."""
@@ -162,4 +185,5 @@ class Computed:
             slots = segment.start + offsets
             keys, values = self.keys.index_select(2, slots), self.values.index_select(2, slots)
         ids = content.ids[:0] if segment.image else content.ids[segment.start : segment.stop].copy()
-        return Held(segment, content.tenant, quality, ids, offsets, keys, values, now)
+        as_stored = quality == EXACT and segment.start in self.as_stored
+        return Held(segment, content.tenant, quality, ids, offsets, keys, values, now, as_stored)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 
+from engine.chains.counts import Counts
+from engine.chains.groups import Groups
 from engine.chains.held import EXACT, NO_MATCH, Computed, Held, Mask, Match, Taken
-from engine.chains.segments import Content, Segment, common_head, segments_of
+from engine.chains.segments import Content, Segment, segments_of
+from engine.chains.texts import Texts
 from engine.messages import ChainStats
-from store.records.keys import owner
-from store.types import EvictResult
 
 
 class Chains:
@@ -28,11 +29,12 @@ class Chains:
         self._epoch = 0
         self._clock = clock
         self._held: OrderedDict[tuple[str, bytes], Held] = OrderedDict()
-        self._texts: dict[tuple[str, bytes], list[Held]] = defaultdict(list)
+        self._texts = Texts()
         self._bytes = 0
-        self._asked = self._matched = 0
-        self._tokens: Counter[str] = Counter()
-        self._evicted: Counter[str] = Counter()
+        self._digests: dict[bytes, Held] = {}
+        self._outdone: set[bytes] = set()
+        self._counts = Counts()
+        self._groups = Groups()
         self._lock = threading.RLock()
 
     @property
@@ -42,34 +44,120 @@ class Chains:
 
     @property
     def epoch(self) -> int:
-        """Grows when chains are cleared: what began before is not kept any more."""
+        """Grows with `outdate`: what began before is not kept any more."""
         return self._epoch
 
-    def find(self, content: Content, length: int, recipe: str | None, count: bool = True) -> Match:
+    def find(
+        self,
+        content: Content,
+        length: int,
+        recipe: str | None,
+        count: bool = True,
+        group: bytes | None = None,
+    ) -> Match:
         """The longest chain that the first `length` slots begin with, leased until `release`. Segments of quality
-        `recipe` serve beside exact ones; None: exact ones only. `count`: a request asks."""
+        `recipe` serve beside exact ones; None: exact ones only. `count`: a request asks. `group`: what was
+        kept for it counts as used."""
         if not self.budget:
             return NO_MATCH
         with self._lock:
-            taken = list(self._walk(content, length, [EXACT] if recipe is None else [EXACT, recipe]))
+            for held in self._groups.newest(group):
+                self._use(held)
+            taken = list(self._walk(content, length, _qualities(recipe)))
             for part in reversed(taken):
                 part.held.leases += 1
+                part.held.uses += count
                 self._use(part.held)
-            exact = next((i for i, part in enumerate(taken) if part.held.quality != EXACT), len(taken))
-            match = Match(tuple(taken[:exact]), tuple(taken[exact:]))
+            match = Match.of(taken)
             if count:
-                self._count(match)
+                self._counts.went_on(match)
             return match
 
     def release(self, match: Match) -> None:
         """The rows have been copied. Once for each `find`."""
         with self._lock:
-            for part in (*match.head, *match.rest):
+            for part in match.taken:
                 part.held.leases -= 1
 
-    def keep(self, content: Content, computed: Computed, recipe: str | None, since: int) -> None:
+    def extend(self, match: Match, found: Taken, since: int) -> Match | None:
+        """`match`, which is leased, gone on with a segment that was not held: it is now, and leased too. None where
+        there is no room, or chains were outdated meanwhile."""
+        held = found.held
+        with self._lock:
+            if since != self._epoch:
+                return None
+            kept = self._held.get(held.key)
+            if kept is None or kept.rows < held.rows:
+                if not self._add(held, None, ()):
+                    return None
+                kept = held
+            kept.leases += 1
+            kept.uses += 1
+            self._use(kept)
+            taken = list(match.taken)
+            if taken and taken[-1].start == held.segment.start:
+                taken.pop().held.leases -= 1
+            further = Match.of([*taken, Taken(kept, found.tokens)])
+            self._counts.went_further(match, further)
+            return further
+
+    def lost(self, reason: str) -> None:
+        """A record of a chain could not be used, and why."""
+        with self._lock:
+            self._counts.lost[reason] += 1
+
+    def write_out(
+        self,
+        content: Content,
+        recipe: str | None,
+        since: int,
+        write: Callable[[Segment, Taken, bool], None],
+        discard: Callable[[bytes], None],
+    ) -> None:
+        """Have what is held of a sequence written: `write` gets each segment with what holds it and whether it is the
+        last, `discard` the digests of records that were outdone. Neither may block; no `outdate` comes in between."""
+        with self._lock:
+            if not self.budget or since != self._epoch:
+                return
+            for digest in self._outdone:
+                discard(digest)
+            self._outdone.clear()
+            parts: list[tuple[Segment, Taken]] = []
+            for segment in segments_of(content, len(content.ids)):
+                taken = self._taken(content, segment, _qualities(recipe))
+                if taken is None:
+                    break
+                parts.append((segment, taken))
+            for place, (segment, taken) in enumerate(parts, 1):
+                write(segment, taken, place == len(parts))
+
+    def every(self) -> list[Held]:
+        """All segments, least recently used first."""
+        with self._lock:
+            return list(self._held.values())
+
+    def of_digest(self, digest: bytes) -> Held | None:
+        return self._digests.get(digest)
+
+    def evict(self, digest: bytes, reason: str) -> bool:
+        """Drop one segment; who is about to read it keeps it. False if there was none."""
+        with self._lock:
+            held = self._digests.get(digest)
+            if held is not None:
+                self._drop(held, reason)
+            return held is not None
+
+    def keep(
+        self,
+        content: Content,
+        computed: Computed,
+        recipe: str | None,
+        since: int,
+        group: bytes | None = None,
+    ) -> None:
         """Hold copies of what was computed; what is not exact is held as `recipe`, or not at all where there is none.
-        What does not fit ends it: chains have no gaps. Nothing is held where the epoch is not `since` any more."""
+        What does not fit ends it: chains have no gaps. Nothing is held where the epoch is not `since` any more.
+        `group`: what it is held for."""
         with self._lock:
             if not self.budget or since != self._epoch:
                 return
@@ -86,6 +174,7 @@ class Chains:
                 path.append(held)
             for held in reversed(path):
                 self._use(held)
+                self._groups.join(held, group)
 
     def leave_room(self, nbytes: int | None) -> None:
         """Hold `nbytes` at most until the next call, within the budget (None: the budget): requests need the memory."""
@@ -93,18 +182,10 @@ class Chains:
             self._room = self.budget if nbytes is None else min(self.budget, max(0, nbytes))
             self._shrink(self._room, ())
 
-    def clear(self, tenant: str | None = None) -> EvictResult:
-        """Drop all chains, or all of one tenant (with the parts of his space), but those in use."""
+    def outdate(self) -> None:
+        """Have nothing kept or written of what began before."""
         with self._lock:
             self._epoch += 1
-            every = list(self._held.values())
-            theirs = [held for held in every if tenant in (None, held.tenant, owner(held.tenant))]
-            dropped = [held for held in theirs if not held.leases]
-            for held in dropped:
-                self._drop(held, "admin")
-            keys = tuple(held.digest.hex() for held in dropped)
-            leased = len(theirs) - len(dropped)
-            return EvictResult(keys, sum(held.nbytes for held in dropped), leased, dry_run=False)
 
     def stats(self) -> ChainStats:
         with self._lock:
@@ -113,11 +194,13 @@ class Chains:
                 bytes=self._bytes,
                 bytes_budget=self.budget,
                 leases=sum(held.leases for held in self._held.values()),
-                requests=self._asked,
-                matched=self._matched,
-                exact_tokens=self._tokens["exact"],
-                refreshed_tokens=self._tokens["refreshed"],
-                evictions=dict(self._evicted),
+                requests=self._counts.asked,
+                matched=self._counts.matched,
+                exact_tokens=self._counts.exact,
+                refreshed_tokens=self._counts.refreshed,
+                evictions=dict(self._counts.evicted),
+                loaded=self._counts.loaded,
+                lost=dict(self._counts.lost),
             )
 
     def _walk(self, content: Content, length: int, qualities: Sequence[str]) -> Iterator[Taken]:
@@ -136,11 +219,7 @@ class Chains:
                 return Taken(held, segment.tokens)
         if segment.image:
             return None
-        ids = content.ids[segment.start : segment.stop]
-        begun = [other for quality in qualities for other in self._texts.get((quality, segment.before), ())]
-        best = max(begun, key=lambda other: common_head(ids, other.ids), default=None)
-        tokens = 0 if best is None else common_head(ids, best.ids)
-        return None if best is None or tokens == 0 else Taken(best, tokens)
+        return self._texts.beginning(content.ids[segment.start : segment.stop], segment.before, qualities)
 
     def _already(self, content: Content, segment: Segment, quality: str, rows: Mask | None) -> Held | None:
         """What is held of a segment that is to be kept, where that is as much or as good."""
@@ -152,21 +231,21 @@ class Chains:
             return held
         if segment.image:
             return None
-        ids = content.ids[segment.start : segment.stop]
-        longer = self._texts.get((quality, segment.before), ())
-        return next((other for other in longer if common_head(ids, other.ids) == len(ids)), None)
+        return self._texts.longer(content.ids[segment.start : segment.stop], segment.before, quality)
 
     def _add(self, held: Held, recipe: str | None, path: Sequence[Held]) -> bool:
         """Take a segment in, in the place of what it outdoes; False if there is no room for it."""
         for outdone in self._outdone_by(held, recipe):
             self._drop(outdone, "outdone")
+            if outdone.quality != EXACT:
+                self._outdone |= outdone.written
         self._shrink(self._room - held.nbytes, path)
         if self._bytes + held.nbytes > self._room:
             return False
-        self._held[held.key] = held
+        self._held[held.key] = self._digests[held.digest] = held
         self._bytes += held.nbytes
         if not held.segment.image:
-            self._texts[held.quality, held.segment.before].append(held)
+            self._texts.add(held)
         return True
 
     def _outdone_by(self, held: Held, recipe: str | None) -> list[Held]:
@@ -176,11 +255,7 @@ class Chains:
             for quality in (held.quality, recipe)
             if quality is not None
         ]
-        shorter = [
-            other
-            for other in self._texts.get((held.quality, held.segment.before), ())
-            if common_head(held.ids, other.ids) == len(other.ids)
-        ]
+        shorter = [] if held.segment.image else self._texts.shorter(held)
         outdone = dict.fromkeys([other for other in same if other is not None] + shorter)
         return [other for other in outdone if not other.leases]
 
@@ -196,22 +271,18 @@ class Chains:
                 self._drop(held, "capacity")
 
     def _drop(self, held: Held, reason: str) -> None:
-        del self._held[held.key]
+        del self._held[held.key], self._digests[held.digest]
+        self._groups.leave(held)
         self._bytes -= held.nbytes
-        self._evicted[reason] += 1
+        self._counts.evicted[reason] += 1
         if not held.segment.image:
-            siblings = self._texts[held.quality, held.segment.before]
-            siblings.remove(held)
-            if not siblings:
-                del self._texts[held.quality, held.segment.before]
+            self._texts.drop(held)
 
     def _use(self, held: Held) -> None:
         held.last_used = self._clock()
         if self._held.get(held.key) is held:
             self._held.move_to_end(held.key)
 
-    def _count(self, match: Match) -> None:
-        self._asked += 1
-        self._matched += match.length > 0
-        self._tokens["exact"] += match.exact
-        self._tokens["refreshed"] += sum(len(part.slots()) for part in match.rest)
+
+def _qualities(recipe: str | None) -> list[str]:
+    return [EXACT] if recipe is None else [EXACT, recipe]

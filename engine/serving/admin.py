@@ -32,20 +32,10 @@ class LocalStore(Protocol):
     def compact(self) -> Mapping[str, int | str]: ...
 
 
-def _both(first: EvictResult, second: EvictResult) -> EvictResult:
-    return EvictResult(
-        first.keys + second.keys,
-        first.bytes + second.bytes,
-        first.skipped_leased + second.skipped_leased,
-        first.dry_run,
-        first.skipped_pinned + second.skipped_pinned,
-    )
-
-
 class LocalChains(Protocol):
     """What the chains of this process offer."""
 
-    def clear(self, tenant: str | None) -> EvictResult: ...
+    def outdate(self) -> None: ...
 
 
 log = logging.getLogger(__name__)
@@ -54,6 +44,15 @@ MOST_SCRUBS = 64
 
 # Names an image's entry: (tenant, canonical digest, width, height) -> 64 hex digits.
 NameEntry = Callable[[str, bytes, int, int], str]
+
+
+def _clear(store: LocalStore, chains: LocalChains, tenant: str | None, include_pinned: bool) -> EvictResult:
+    """Requests that began before its end leave nothing of what they found."""
+    chains.outdate()
+    try:
+        return store.clear(tenant, include_pinned)
+    finally:
+        chains.outdate()
 
 
 class AdminDesk:
@@ -84,9 +83,7 @@ class AdminDesk:
         self._calls: dict[str, Callable[..., Any]] = {name: getattr(store, name) for name in self.CALLS}
         self._calls |= others
         self._calls |= {
-            "clear": lambda tenant, include_pinned: _both(
-                store.clear(tenant, include_pinned), chains.clear(tenant)
-            ),
+            "clear": lambda tenant, include_pinned: _clear(store, chains, tenant, include_pinned),
             "lookup": lambda *image: store.entry(name_entry(*image)),
             "verify_begin": lambda: self._begin(store.verify()),
             "verify_next": self._next,

@@ -10,6 +10,7 @@ import torch
 from engine.errors import EngineError, InternalError, StoreFailed
 from engine.messages import EngineInfo
 from engine.serving.admin import AdminDesk
+from engine.serving.chain_place import ChainPlace
 from engine.serving.device import host_bytes, pick_device
 from engine.serving.load import load_runtime
 from engine.serving.tokens import token_calls
@@ -65,6 +66,7 @@ def _start(model: ModelSettings, store: StoreSettings, limits: Limits, shadow_sh
         runtime = load_runtime(model, opened, store.codec, limits.chain_bytes)
         if limits.bytes is None:
             limits = replace(limits, bytes=kv_budget(runtime.family.device))
+        opened.admin.include(ChainPlace(runtime))
         worker = Worker(runtime, limits, shadow_share)
         desk = AdminDesk(
             opened.admin, lambda *image: runtime.key_of(*image).hex, runtime.chains, token_calls(runtime)

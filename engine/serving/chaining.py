@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from engine.chains.groups import group_of
 from engine.chains.held import NO_MATCH, Computed, Mask, Match
 from engine.chains.outcome import exact_until, fresh_rows, recipe_of
-from engine.chains.segments import Content
+from engine.chains.segments import Content, segments_of
 from engine.messages import ImageInput
 from engine.passes.kv import RequestKV
 from engine.passes.refresh import Prefilled
@@ -18,10 +19,15 @@ from engine.policies.choice import Choice
 from engine.prompt.layout import PromptLayout, positions_of
 from engine.serving.refinement import Unfinished
 from engine.serving.runtime import Runtime
+from engine.serving.spill import Spill
+
+# What is read of a chain before running streams have their turn.
+PIECE_SECONDS = 0.02
 
 
 class Chaining:
-    """Finds the chain of a prompt when it is made, leased until `release`. `images` are those of the request."""
+    """Finds the chain of a prompt when it is made, leased until `release`. `images` are those of the request, `hint`
+    what the caller says that it belongs to."""
 
     def __init__(
         self,
@@ -30,7 +36,9 @@ class Chaining:
         choice: Choice,
         layout: PromptLayout,
         images: Sequence[ImageInput],
+        hint: str | None = None,
     ) -> None:
+        self._group = group_of(tenant, hint)
         self._runtime, self._choice, self._layout = runtime, choice, layout
         digests = tuple(images[span.image].digest for span in layout.spans)
         self._keys = tuple(runtime.key(tenant, images[span.image]) for span in layout.spans)
@@ -38,12 +46,35 @@ class Chaining:
         self._content = Content(runtime.chain_root(tenant), tenant, layout.ids, layout.spans, digests)
         self._recipe = recipe_of(choice) if choice.chain == "auto" else None
         self._exact, self._answers_exactly, self._fresh = 0, False, np.empty(0, dtype=bool)
-        self._leased = False
+        self._leased, self._as_stored = False, frozenset[int]()
         self.match: Match = NO_MATCH
         if choice.reads_chains:
             # The last row gives the first token's logits and is always computed.
-            self.match = runtime.chains.find(self._content, layout.length - 1, self._recipe)
+            self.match = runtime.chains.find(
+                self._content, layout.length - 1, self._recipe, group=self._group
+            )
             self._leased = True
+
+    def load(self) -> Iterator[None]:
+        """Go on from what the store's tiers have behind what memory holds, in pieces."""
+        if not self._leased or not self._runtime.store.segments:
+            return
+        spill, began = self._spill(self._content), time.monotonic()
+        for segment in segments_of(self._content, self._layout.length - 1):
+            if segment.stop <= self.match.length:
+                continue
+            found = spill.load(segment)
+            if found is None or found.stop <= self.match.length:
+                return
+            match = self._runtime.chains.extend(self.match, found, self._since)
+            if match is None:
+                return
+            self.match = match
+            if match.length < segment.stop:
+                return
+            if time.monotonic() - began > PIECE_SECONDS:
+                yield
+                began = time.monotonic()
 
     def release(self) -> None:
         """Safe at any time, more than once."""
@@ -56,6 +87,7 @@ class Chaining:
         choice, layout = self._choice, self._layout
         restored = choice.ratio < 1 and choice.policy.keeps_exact and self._runtime.lossless
         exactly = layout.exact if restored else ()
+        self._as_stored = frozenset(span.start for span in exactly if span.start >= self.match.exact)
         self._exact = exact_until(layout, self.match, prefilled.computed, exactly)
         self._answers_exactly = self._exact == layout.length
         self._fresh = fresh_rows(layout, self.match, prefilled.computed)
@@ -72,8 +104,13 @@ class Chaining:
             return
         fresh: Mask = np.concatenate((self._fresh, np.ones(len(answer), dtype=bool)))
         exact = len(fresh) if self._answers_exactly else self._exact
-        computed = Computed(kv.keys, kv.values, exact, fresh)
-        self._runtime.chains.keep(self._with(answer), computed, self._recipe, self._since)
+        computed = Computed(kv.keys, kv.values, exact, fresh, self._as_stored)
+        self._runtime.chains.keep(self._with(answer), computed, self._recipe, self._since, self._group)
+
+    def write(self, answer: Sequence[int]) -> None:
+        """Have what is held of the prompt and `answer` written to the store's tiers, in the background."""
+        if self._keeps:
+            self._spill(self._with(answer)).write(self._since)
 
     def unfinished(self, answer: Sequence[int]) -> Unfinished | None:
         """What is left to make exact, where anything is."""
@@ -90,6 +127,9 @@ class Chaining:
     @property
     def _keeps(self) -> bool:
         return self._choice.keeps_chains and len(self._fresh) > 0
+
+    def _spill(self, content: Content) -> Spill:
+        return Spill(self._runtime, content, self._layout, self._keys, self._recipe)
 
     def _with(self, answer: Sequence[int]) -> Content:
         ids = np.concatenate((self._content.ids, np.asarray(answer, dtype=np.int64)))

@@ -76,3 +76,19 @@ class Entries:
         except StoreError:
             log.exception("the store failed for entry %s, which is computed", key.hex[:16])
             return entries.fetch(key, compile_entry, "bypass", layout)
+
+
+class Gone(Exception):
+    """The entry of an image is not in the store any more, and there is nothing to compute it from."""
+
+
+def stored(runtime: Runtime, key: VisualKey, layout: Layout | None = None) -> Fetched[ImageKV]:
+    """An entry as it is stored. Raises `Gone`."""
+    try:
+        return runtime.store.entries.fetch(key, _gone, "read", layout)
+    except StoreError as error:
+        raise Gone from error
+
+
+def _gone() -> ImageKV:
+    raise Gone

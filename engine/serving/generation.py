@@ -53,7 +53,8 @@ class Generation:
         self._report: KvReport | None = None
         request, layout = prepared.request, prepared.layout
         self._witness = Witness(layout.length) if request.cache.explain else None
-        self._chaining = Chaining(runtime, request.tenant, prepared.choice, layout, request.images)
+        hint = request.cache.hint
+        self._chaining = Chaining(runtime, request.tenant, prepared.choice, layout, request.images, hint)
         self._marks = [prepared.submitted]
         self.first_logits: torch.Tensor | None = None
         self.finished: Finished | None = None
@@ -61,9 +62,10 @@ class Generation:
         self._entries = Entries(runtime, self.work)
 
     def prefill(self) -> Iterator[None]:
-        """Pieces: one for each image to compute or to read from a tier, one for the scoring and refresh pass with the
-        first token. Images that an exact chain holds are neither."""
+        """Pieces: some where a chain is read from a tier, one for each image to compute or to read from a tier, one for
+        the scoring and refresh pass with the first token. Images that an exact chain holds are neither."""
         self._mark()
+        yield from self._chaining.load()
         features: dict[bytes, torch.Tensor] = {}
         behind = {span.image for span in self._prepared.layout.spans if not self._in_head(span)}
         for index, image in enumerate(self._prepared.request.images):
@@ -125,6 +127,12 @@ class Generation:
         for answer in self._answers:
             if answer.with_rows or not answer.index:
                 self._chaining.keep(answer.decoder.kv, answer.with_rows)
+
+    def write(self) -> None:
+        """Have what it has kept written to the store's tiers."""
+        for answer in self._answers:
+            if answer.with_rows or not answer.index:
+                self._chaining.write(answer.with_rows)
 
     def unfinished(self) -> Unfinished | None:
         """What is left to make exact of what it has kept: behind the first answer, where there are several."""

@@ -193,6 +193,7 @@ class LiveRequests:
         self._scheduler.end(request)
         if live.generation is not None:
             _keep(request, live.generation)
+            _write(request, live.generation)
             unfinished = live.generation.unfinished()
             if unfinished is not None:
                 self._refinement.offer(unfinished)
@@ -215,3 +216,11 @@ def _keep(request: str, generation: Generation) -> None:
         generation.keep()
     except Exception:
         log.exception("the chain of request %s could not be kept", request)
+
+
+def _write(request: str, generation: Generation) -> None:
+    """Nor does one that cannot be written."""
+    try:
+        generation.write()
+    except Exception:
+        log.exception("the chain of request %s could not be written", request)

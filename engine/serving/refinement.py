@@ -17,9 +17,9 @@ from engine.passes.kv import RequestKV
 from engine.passes.refine import Refiner
 from engine.passes.rows import PromptRows
 from engine.prompt.layout import PromptLayout
+from engine.serving.entries import Gone, stored
 from engine.serving.runtime import Runtime
-from store.errors import StoreError
-from store.records.entry import ImageKV
+from engine.serving.spill import Spill
 from store.records.keys import VisualKey
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class Refinement:
                     yield
             self._kv = runtime.pool.take(layout.length)
             match.write_head(self._kv.keys, self._kv.values)
-        except _Gone:
+        except Gone:
             return
         finally:
             chains.release(match)
@@ -133,6 +133,9 @@ class Refinement:
                 refiner.step(self._kv, PIECE_ROWS)
                 self._keep(unfinished, layout.length - refiner.left)
                 yield
+            Spill(runtime, unfinished.content, layout, unfinished.keys, unfinished.recipe).write(
+                unfinished.since
+            )
             self.finished += 1
             self.refined_rows += refiner.refined
         finally:
@@ -145,20 +148,9 @@ class Refinement:
         self._runtime.chains.keep(unfinished.content, computed, unfinished.recipe, unfinished.since)
 
     def _features(self, key: VisualKey) -> torch.Tensor:
-        """Raises `_Gone` where the entry is: the picture to compute it from is gone too."""
-        try:
-            with self._runtime.store.entries.fetch(key, _gone, "read") as fetched:
-                return fetched.entry.features.to(self._runtime.family.device)
-        except StoreError as error:
-            raise _Gone from error
-
-
-class _Gone(Exception):
-    """The entry of an image is not in the store any more."""
-
-
-def _gone() -> ImageKV:
-    raise _Gone
+        """Raises `Gone` where the entry is: the picture to compute it from is gone too."""
+        with stored(self._runtime, key) as fetched:
+            return fetched.entry.features.to(self._runtime.family.device)
 
 
 def _goes_on(unfinished: Unfinished, other: Unfinished) -> bool:

@@ -17,7 +17,7 @@ from engine.prompt.chat import ChatPrompt
 from engine.settings import Defaults
 from store.open import Store
 from store.records.entry import ImageKV
-from store.records.keys import ModelKey, VisualKey
+from store.records.keys import ModelKey, SegmentKey, VisualKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,10 @@ class Runtime:
     def chain_root(self, tenant: str) -> bytes:
         """What names of a tenant's chains begin with."""
         return root_of(self.namespace, tenant, self.model_key.digest)
+
+    def segment_key(self, tenant: str, name: bytes, quality: str, open: bool = False) -> SegmentKey:
+        """The key of a segment of a tenant's chains (see `store.records.keys`)."""
+        return SegmentKey(self.namespace, tenant, self.model_key, name, quality, open)
 
     def key(self, tenant: str, image: ImageInput) -> VisualKey:
         return self.key_of(tenant, image.digest, image.width, image.height)

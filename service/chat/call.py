@@ -23,6 +23,7 @@ from service.chat.answer import AnswerFrame, Written, server_timing, x_cache
 from service.chat.conversation import read_conversation
 from service.chat.form_schemas import constraint_of
 from service.chat.generation import Generation
+from service.chat.retention import retained, retention_seconds
 from service.chat.schemas import ChatRequest
 from service.context import Services
 from service.errors import RequestError, ServiceError, UnavailableError, error_body
@@ -46,7 +47,8 @@ class Call:
         self._account = tenant
         self._tenant = namespace(tenant, chat.salt)
         self._deadline = deadline
-        self._cache = _cache_options(chat, services.client.info.policies)
+        options = _cache_options(chat, services.client.info.policies)
+        self._cache = retained(options, retention_seconds(chat.prompt_cache_retention))
         self._sampling = _sampling(chat)
         self._answers = chat.n or 1
         self._priority = _priority(chat, services)
@@ -186,9 +188,9 @@ def _sampling(chat: ChatRequest) -> Sampling:
 
 
 def _cache_options(chat: ChatRequest, policies: Sequence[str]) -> CacheOptions:
-    asked = chat.cache
+    asked, hint = chat.cache, chat.prompt_cache_key
     if asked is None:
-        return CacheOptions()
+        return CacheOptions(hint=hint)
     if asked.policy is not None and asked.policy not in policies:
         message = f"There is no refresh policy of that name; choose from {', '.join(policies)}."
         raise RequestError("unknown_policy", message, param="cache.policy")
@@ -201,6 +203,7 @@ def _cache_options(chat: ChatRequest, policies: Sequence[str]) -> CacheOptions:
         chain=asked.chain,
         explain=bool(asked.explain),
         pin_seconds=(asked.ttl or _PIN_SECONDS) if asked.pin else None,
+        hint=hint,
     )
 
 

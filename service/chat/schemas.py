@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError
 from service.chat.cache_schemas import UNSUPPORTED_IN_CACHE, CacheControls
 from service.chat.form_schemas import FreeText, ResponseFormat, StructuredOutputs
 from service.chat.message_schemas import UNSUPPORTED_IN_MESSAGE, ChatMessage, Items, Text
+from service.chat.retention import Retention
 from service.http.wire import Label, Salt, Whole, WireModel, conflict, text_or, without_no_ops
 
 # Parameters of this API's habits that are known and not built. A value that changes nothing is let through,
@@ -115,6 +116,7 @@ class ChatRequest(WireModel):
     user: Label | None = None
     safety_identifier: Label | None = None
     prompt_cache_key: Label | None = None
+    prompt_cache_retention: Retention | None = None
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16, fail_fast=True)] | None = None
     cache: CacheControls | None = None
     cache_salt: Salt | None = None
@@ -133,6 +135,11 @@ class ChatRequest(WireModel):
         if self.structured_outputs is not None and not isinstance(self.response_format, FreeText | None):
             raise conflict(
                 "structured_outputs", "'structured_outputs' and 'response_format' both name a form"
+            )
+        if self.prompt_cache_retention == "24h" and self.cache and self.cache.mode in ("read", "bypass"):
+            raise conflict(
+                "prompt_cache_retention",
+                f"with 'cache.mode' {self.cache.mode} nothing is stored that could be kept for 24h",
             )
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(limits) > 1:

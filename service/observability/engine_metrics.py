@@ -59,6 +59,13 @@ def _chains(chains: ChainStats) -> Iterator[Metric]:
     for reason, count in chains.evictions.items():
         evicted.add_metric([reason], count)
     yield evicted
+    yield _counter("chain_loaded", "Segments that came from a tier.", chains.loaded)
+    lost = CounterMetricFamily(
+        "conduit_chain_lost", "Records of chains that could not be used, by reason.", labels=["reason"]
+    )
+    for reason, count in chains.lost.items():
+        lost.add_metric([reason], count)
+    yield lost
 
 
 def _store(stats: StoreStats) -> Iterator[Metric]:
@@ -74,6 +81,18 @@ def _store(stats: StoreStats) -> Iterator[Metric]:
     for reason, count in stats.writes_dropped.items():
         dropped.add_metric([reason], count)
     yield dropped
+    yield from _chain_records(stats)
+
+
+def _chain_records(stats: StoreStats) -> Iterator[Metric]:
+    """Of each state where there are any, in memory (`chain`) and in each tier."""
+    for field in ("entries", "bytes"):
+        name = f"conduit_store_chain_{field}"
+        metric = GaugeMetricFamily(name, f"Segments of chains held: {field}.", labels=["tier", "state"])
+        for tier, states in stats.chains_by_tier.items():
+            for state, held in states.items():
+                metric.add_metric([tier, state], getattr(held, field))
+        yield metric
 
 
 def _tiers(tiers: list[TierStats]) -> Iterator[Metric]:

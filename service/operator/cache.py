@@ -30,6 +30,8 @@ _ENTRY: Final = TypeAdapter(EntryInfo)
 _PAGE: Final = TypeAdapter(EntryPage)
 _EVICTED: Final = TypeAdapter(EvictResult)
 _ERRORS: Final = error_answers(400, 401, 403, 404, 503)
+_CHAINS_IN_MEMORY: Final = "chain"
+"""What listings, and the report of an answer, call the place of chains above the tiers."""
 
 
 def cache_router(services: Services) -> APIRouter:
@@ -73,8 +75,7 @@ class CacheEndpoint:
     async def entries(self, query: Annotated[EntryQuery, Query()]) -> JSONResponse:
         """Entries that match, a page at a time. `cursor` of one page gives the next, null ends the list."""
         await self._check_tier(query.tier)
-        select = EntryFilter(query.tenant, query.model, query.tier, query.older_than, query.min_bytes)
-        page = await self._cache.entries(select, query.cursor, query.limit)
+        page = await self._cache.entries(_filter(query), query.cursor, query.limit)
         return JSONResponse(_PAGE.dump_python(page, mode="json"))
 
     async def entry(self, key: EntryKey) -> JSONResponse:
@@ -95,8 +96,7 @@ class CacheEndpoint:
         """Remove the least recently used of the entries that match, or say which they are (`dry_run`)."""
         order = await read_body(request, EvictRequest, self._limits)
         await self._check_tier(order.tier)
-        select = EntryFilter(order.tenant, order.model, order.tier, order.older_than, order.min_bytes)
-        result = await self._cache.evict(select, order.bytes, order.dry_run)
+        result = await self._cache.evict(_filter(order), order.bytes, order.dry_run)
         audit(request, "evict", entries=len(result.keys), bytes=result.bytes, dry_run=result.dry_run)
         return JSONResponse(_EVICTED.dump_python(result, mode="json"))
 
@@ -104,7 +104,7 @@ class CacheEndpoint:
         """A tier that does not exist holds nothing, which is no answer to a misspelt name."""
         if name is None:
             return
-        names = [tier.name for tier in (await self._cache.stats()).tiers]
+        names = [*(tier.name for tier in (await self._cache.stats()).tiers), _CHAINS_IN_MEMORY]
         if name not in names:
             raise RequestError("invalid_request", f"'tier' must be one of {', '.join(names)}.", param="tier")
 
@@ -128,3 +128,7 @@ class CacheEndpoint:
         entry = None if found is None else _ENTRY.dump_python(found, mode="json")
         body = {"digest": image.digest.hex(), "width": image.width, "height": image.height, "entry": entry}
         return JSONResponse(body)
+
+
+def _filter(asked: EntryQuery | EvictRequest) -> EntryFilter:
+    return EntryFilter(asked.tenant, asked.model, asked.tier, asked.older_than, asked.min_bytes, asked.kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -27,6 +27,7 @@ def like(pattern: re.Pattern[str], what: str) -> AfterValidator:
 Tenant = Annotated[str, Field(min_length=1, max_length=128)]
 A_TENANT: Final = "a tenant's name: at most 64 letters, digits, '.', '_' and '-'"
 TenantName = Annotated[str, like(TENANT_NAME, A_TENANT)]
+Kind = Literal["image", "chain"]
 Cursor = Annotated[str, like(KEY, "the cursor of the page before")]
 
 
@@ -40,6 +41,7 @@ class EntryQuery(BaseModel):
     tier: str | None = None
     older_than: Annotated[float, Field(ge=0)] | None = None
     min_bytes: Annotated[int, Field(ge=0)] | None = None
+    kind: Kind | None = None
     cursor: Cursor | None = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
@@ -54,13 +56,15 @@ class EvictRequest(WireModel):
     tier: str | None = None
     older_than: Annotated[float, Field(ge=0)] | None = None
     min_bytes: Annotated[int, Field(ge=0)] | None = None
+    kind: Kind | None = None
     bytes: Annotated[int, Field(ge=1)] | None = None
     all: bool = False
     dry_run: bool = False
 
     @model_validator(mode="after")
     def _says_what(self) -> EvictRequest:
-        conditions = (self.tenant, self.model, self.tier, self.older_than, self.min_bytes, self.bytes)
+        filters = (self.tenant, self.model, self.tier, self.older_than, self.min_bytes, self.kind)
+        conditions = (*filters, self.bytes)
         if (not self.all) and all(condition is None for condition in conditions):
             raise conflict("all", "give a condition, 'bytes', or \"all\": true")
         return self

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Generic
 
-from store.care.catalog import bytes_by, entry_info, matches, merge
+from store.care.catalog import bytes_by, chains_by_tier, entry_info, matches, merge
 from store.care.scrub import scrub
 from store.errors import TierError
 from store.parts import Parts
 from store.records.keys import DIGEST_BYTES, owner
 from store.residency.counters import TierCounters
-from store.residency.decoded import E
+from store.residency.decoded import E, Place
 from store.residency.index import Row
 from store.tiers.protocol import Tier
 from store.types import (
@@ -36,17 +36,23 @@ class StoreAdmin(Generic[E]):
         self._parts = parts
         self._stack = parts.stack
         self._decoded = parts.decoded
+        self._places: list[Place] = [parts.decoded]
         self._flights = parts.flights
         self._holds = parts.holds
         self._wishes = parts.wishes
         self._clock = parts.clock
+
+    def include(self, place: Place) -> None:
+        """Show and care for what lies there too."""
+        self._places.append(place)
 
     def stats(self) -> StoreStats:
         """Opens the tiers, if nothing has yet, so that `degraded` says what is wrong with them."""
         stack = self._stack
         tiers = tuple(self._figures(tier) for tier in stack.tiers)
         # Of an entry in several tiers the slowest counts, which holds the record.
-        records = {row.digest: row for _, rows in self._rows() for row in rows}.values()
+        places = [(name, list(rows)) for name, rows in self._rows()]
+        records = {row.digest: row for _, rows in places for row in rows}.values()
         problems = [problem for tier in stack.tiers for problem in self._problems(tier)]
         queued, queued_bytes = stack.writer.depth
         return StoreStats(
@@ -61,6 +67,7 @@ class StoreAdmin(Generic[E]):
             degraded=(*problems, *stack.health.faults(), *self._wishes.problems),
             bytes_by_model=bytes_by(records, lambda row: row.info.model),
             bytes_by_tenant=bytes_by(records, _owner),
+            chains_by_tier=chains_by_tier(places),
         )
 
     def entries(self, select: EntryFilter, cursor: str | None = None, limit: int = 100) -> EntryPage:
@@ -82,7 +89,7 @@ class StoreAdmin(Generic[E]):
             return None
         queued = self._stack.writer.pending(digest)
         held = [
-            (self._decoded.name, self._decoded.row(digest)),
+            *((place.name, place.row(digest)) for place in self._places),
             (_QUEUED, queued.row() if queued else None),
             *((tier.name, self._ask(tier, digest)) for tier in self._stack.tiers),
         ]
@@ -112,7 +119,7 @@ class StoreAdmin(Generic[E]):
             if not matches(info, select, now):
                 continue
             digest = bytes.fromhex(info.key)
-            if self._holds.leased(digest):
+            if any(place.leased(digest) for place in self._places):
                 leased += 1
                 continue
             if self._holds.pinned(digest) and not include_pinned:
@@ -188,8 +195,9 @@ class StoreAdmin(Generic[E]):
             self._flights.forget(digest)
             found = self._stack.writer.cancel(digest)
         found |= self._stack.remove(digest, tiers, reason)
-        if only in (None, self._decoded.name):
-            found |= self._decoded.remove(digest, reason)
+        for place in self._places:
+            if only in (None, place.name):
+                found |= place.remove(digest, reason)
         return found
 
     def _infos(self) -> list[EntryInfo]:
@@ -198,7 +206,7 @@ class StoreAdmin(Generic[E]):
     def _rows(self) -> list[tuple[str, Iterable[Row]]]:
         """What each place holds, fastest first."""
         rows: list[tuple[str, Iterable[Row]]] = [
-            (self._decoded.name, self._decoded.rows()),
+            *((place.name, place.rows()) for place in self._places),
             (_QUEUED, [slot.row() for slot in self._stack.writer.all_pending()]),
         ]
         for tier in self._stack.tiers:
@@ -220,8 +228,8 @@ class StoreAdmin(Generic[E]):
 
     def _is_somewhere(self, digest: bytes) -> bool:
         """A request pins what it has at hand: then no tier is asked."""
-        at_hand = self._decoded.contains(digest) or self._stack.writer.pending(digest) is not None
-        return at_hand or any(self._ask(tier, digest) is not None for tier in self._stack.tiers)
+        at_hand = any(place.row(digest) for place in self._places) or self._stack.writer.pending(digest)
+        return bool(at_hand) or any(self._ask(tier, digest) is not None for tier in self._stack.tiers)
 
     def _ask(self, tier: Tier, digest: bytes) -> Row | None:
         row = None

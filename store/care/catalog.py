@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from store.records.keys import owner
+from store.records.keys import CHAIN, owner
 from store.residency.holds import Holds
 from store.residency.index import Row
-from store.types import EntryFilter, EntryInfo
+from store.types import EntryFilter, EntryInfo, Held
 
 
 def entry_info(held: Sequence[tuple[str, Row]], holds: Holds) -> EntryInfo:
@@ -34,6 +34,7 @@ def entry_info(held: Sequence[tuple[str, Row]], holds: Holds) -> EntryInfo:
         leased=holds.leased(row.digest),
         model_digest=info.model_digest,
         pinned=holds.pinned(row.digest),
+        state=info.state,
     )
 
 
@@ -53,6 +54,7 @@ def matches(info: EntryInfo, select: EntryFilter, now: float) -> bool:
         and (select.tier is None or select.tier in info.tiers)
         and (select.older_than is None or now - info.last_used >= select.older_than)
         and (select.min_bytes is None or info.bytes >= select.min_bytes)
+        and (select.kind is None or info.kind == select.kind)
     )
 
 
@@ -62,3 +64,14 @@ def bytes_by(rows: Iterable[Row], what: Callable[[Row], str]) -> Mapping[str, in
     for row in rows:
         totals[what(row)] += row.bytes
     return dict(totals)
+
+
+def chains_by_tier(places: Iterable[tuple[str, Iterable[Row]]]) -> Mapping[str, Mapping[str, Held]]:
+    """Segments of chains by place and state; places without any are left out."""
+    held: dict[str, dict[str, Held]] = defaultdict(dict)
+    for name, rows in places:
+        for row in rows:
+            if row.info.kind == CHAIN:
+                before = held[name].get(row.info.state, Held(0, 0))
+                held[name][row.info.state] = Held(before.entries + 1, before.bytes + row.bytes)
+    return dict(held)

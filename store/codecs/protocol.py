@@ -17,6 +17,7 @@ from store.records.header import Manifest
 from store.records.record import Encoded
 
 E = TypeVar("E")
+R = TypeVar("R", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +31,32 @@ class Prepared(Generic[E]):
     sound: bool = True
 
 
-class Codec(Protocol[E]):
+class Format(Protocol[R]):
+    """How a record is read."""
+
+    @property
+    def identity(self) -> str:
+        """Name and version of the byte format; a record of another identity is outdated."""
+        ...
+
+    def fits(self, manifest: Manifest, layout: Any) -> bool:
+        """Whether the record is of an entry of that layout, and can be decoded: by what it says, before anything of it
+        is used."""
+        ...
+
+    def decode(self, manifest: Manifest, payload: memoryview) -> R:
+        """The entry of a verified record. It may refer to `payload`, which is then its own. Raises
+        CodecError, and Rejected for numbers that no entry may have."""
+        ...
+
+
+class Codec(Format[E], Protocol[E]):
     """Pure and thread-safe. What `prepare` gives as the entry is what `decode` makes of what it packs, so
     that a request that compiles an entry sees what later requests will load (promise 2)."""
 
     @property
     def name(self) -> str:
         """Goes into the key."""
-        ...
-
-    @property
-    def identity(self) -> str:
-        """Name and version of the byte format; a record of another identity is outdated."""
         ...
 
     def on(self, device: str) -> Codec[E]:
@@ -54,16 +69,6 @@ class Codec(Protocol[E]):
 
     def roundtrip(self, entry: E) -> E:
         """The entry of `prepare`: what a store with this codec would give."""
-        ...
-
-    def fits(self, manifest: Manifest, layout: Any) -> bool:
-        """Whether the record is of an entry of that layout, and can be decoded: by what it says, before anything of it
-        is used."""
-        ...
-
-    def decode(self, manifest: Manifest, payload: memoryview) -> E:
-        """The entry of a verified record. It may refer to `payload`, which is then its own. Raises
-        CodecError, and Rejected for numbers that no entry may have."""
         ...
 
     def payload_bytes(self, entry: E) -> int:

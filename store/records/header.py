@@ -29,7 +29,7 @@ from typing import Any
 import xxhash
 
 from store.errors import Rejected
-from store.records.keys import DIGEST_BYTES, VisualKey
+from store.records.keys import DIGEST_BYTES, RecordKey
 
 MAGIC = b"VISKVREC"
 RECORD_VERSION = 1
@@ -66,7 +66,7 @@ class Piece:
 class RecordInfo:
     """What an operator wants to know of an entry; no part of its identity. `created` in seconds since the
     epoch, `compile_seconds` is what it would cost to compute again, `model_digest` the hex digest of the
-    `ModelKey`."""
+    `ModelKey`. `state` says of a chain's segment whether it is "exact" or "refreshed", else ""."""
 
     kind: str
     namespace: str
@@ -79,9 +79,10 @@ class RecordInfo:
     tokens: int
     created: float
     compile_seconds: float
+    state: str = ""
 
     @classmethod
-    def of(cls, key: VisualKey, tokens: int, created: float, compile_seconds: float) -> RecordInfo:
+    def of(cls, key: RecordKey, tokens: int, created: float, compile_seconds: float) -> RecordInfo:
         return cls(
             kind=key.kind,
             namespace=key.namespace,
@@ -94,6 +95,7 @@ class RecordInfo:
             tokens=tokens,
             created=created,
             compile_seconds=compile_seconds,
+            state=key.state,
         )
 
 
@@ -116,7 +118,9 @@ class Manifest:
             "payload_bytes": self.payload_bytes,
             "tensors": [[t.name, t.dtype, list(t.shape), t.offset] for t in self.tensors],
             "attributes": dict(self.attributes),
-            "info": asdict(self.info),
+            "info": {
+                name: value for name, value in asdict(self.info).items() if (name, value) != ("state", "")
+            },
         }
         encoded = json.dumps(body, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
         length = _HEAD.size + len(encoded) + _PIECE.size * len(self.pieces) + _CHECKSUM_BYTES
@@ -195,7 +199,8 @@ def _from_body(digest: bytes, pieces: tuple[Piece, ...], body: dict[str, Any]) -
 
 
 def _info(fields: dict[str, Any]) -> RecordInfo:
-    texts = ("kind", "namespace", "tenant", "model", "model_digest", "codec")
+    texts = ["kind", "namespace", "tenant", "model", "model_digest", "codec"]
+    texts += ["state"] if "state" in fields else []
     counts = ("width", "height", "tokens")
     times = ("created", "compile_seconds")
     checked: dict[str, Any] = {name: _text(fields[name]) for name in texts}

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from store.errors import InvalidKey
 
 FORMAT_VERSION = 1
+# Kinds of records.
+IMAGE = "image"
+CHAIN = "chain"
 DIGEST_BYTES = 32
 
 # Stands in no tenant's own name.
@@ -106,8 +109,8 @@ def owner(tenant: str) -> str:
 class VisualKey:
     """Name of one entry: one image of one tenant under one model.
 
-    `namespace` separates deployments that share a store, `pixels` is the `pixel_digest`. `kind` leaves room
-    for entries that are not single images (video frames, a whole prefix chain).
+    `namespace` separates deployments that share a store, `pixels` is the `pixel_digest`. `kind` tells entries from
+    other records (see `SegmentKey`) and leaves room for what is no single image (video frames).
     """
 
     namespace: str
@@ -116,7 +119,7 @@ class VisualKey:
     pixels: bytes
     width: int
     height: int
-    kind: str = "image"
+    kind: str = IMAGE
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -144,3 +147,61 @@ class VisualKey:
     def hex(self) -> str:
         """`digest` as 64 lower-case hex digits."""
         return self.digest.hex()
+
+    @property
+    def state(self) -> str:
+        """Nothing to tell: there is one way to compute an entry."""
+        return ""
+
+
+def segment_digest(name: bytes, quality: str, open: bool = False) -> bytes:
+    """`SegmentKey.digest`, which follows from these alone."""
+    fields = (_number(FORMAT_VERSION), CHAIN.encode(), name, b"open" if open else b"whole", quality.encode())
+    return _digest(_ENTRY_DOMAIN, fields)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentKey:
+    """Name of one segment of a chain: the KV of a text or an image behind everything that comes before it.
+
+    `name` (32 bytes) stands for all tokens and images from the start of the prompt, with namespace, tenant and model at
+    its root (see `engine.chains.segments.root_of`): those up to the segment's end, or, for an `open` text that a chain
+    ends with, those before it. `quality` is "" where every row is what full prefill computes, else the recipe that left
+    the rows.
+    """
+
+    namespace: str
+    tenant: str
+    model: ModelKey
+    name: bytes
+    quality: str
+    open: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.name) != DIGEST_BYTES:
+            raise InvalidKey(f"the name of a segment has {DIGEST_BYTES} bytes, not {len(self.name)}")
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes, as those of entries."""
+        return segment_digest(self.name, self.quality, self.open)
+
+    @property
+    def kind(self) -> str:
+        return CHAIN
+
+    @property
+    def state(self) -> str:
+        return "refreshed" if self.quality else "exact"
+
+    @property
+    def width(self) -> int:
+        """A segment has no size in pixels."""
+        return 0
+
+    @property
+    def height(self) -> int:
+        return 0
+
+
+RecordKey = VisualKey | SegmentKey

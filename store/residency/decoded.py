@@ -45,6 +45,25 @@ class Slot(Generic[E]):
         return Row(self.digest, self.info, self.bytes, self.last_used, self.hits)
 
 
+class Place(Protocol):
+    """Where records, or what they would hold, are ready for use: what an operator may see and remove there."""
+
+    @property
+    def name(self) -> str: ...
+
+    def rows(self) -> list[Row]: ...
+
+    def row(self, digest: bytes) -> Row | None: ...
+
+    def leased(self, digest: bytes) -> bool:
+        """Whether somebody uses it at this moment."""
+        ...
+
+    def remove(self, digest: bytes, reason: str | None = None) -> bool:
+        """False if it was not there. Who uses it keeps it. A `reason` makes it count as an eviction."""
+        ...
+
+
 class DecodedCache(Generic[E]):
     """Least recently used out first, but for entries in use: evicting those frees nothing. Thread-safe."""
 
@@ -91,6 +110,9 @@ class DecodedCache(Generic[E]):
 
     def contains(self, digest: bytes) -> bool:
         return digest in self._slots
+
+    def leased(self, digest: bytes) -> bool:
+        return self._leased(digest)
 
     def rows(self) -> list[Row]:
         with self._lock:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.chains.tree import Chains
 from engine.messages import (
     Event,
     Failed,
@@ -18,6 +19,9 @@ from engine.messages import (
     Sampling,
     TextDelta,
 )
+from engine.passes.kv import KVPool
+from engine.serving.admin import AdminDesk
+from engine.serving.chain_place import ChainPlace
 from engine.serving.load import load_runtime
 from engine.serving.runtime import Runtime
 from engine.serving.worker import Worker
@@ -25,6 +29,7 @@ from engine.settings import ModelSettings
 from store.open import open_store
 from store.records.keys import pixel_digest
 from store.settings import StoreSettings
+from store.types import EvictResult
 from tests.engine.conftest import PICTURES, user
 
 WAIT = 60
@@ -80,4 +85,26 @@ def store_settings(folder: Path | None) -> StoreSettings:
 
 def open_runtime(model: Path, folder: Path | None, chain_bytes: int = 0) -> Runtime:
     store = open_store(store_settings(folder))
-    return load_runtime(ModelSettings(str(model), device="cpu"), store, "raw", chain_bytes)
+    runtime = load_runtime(ModelSettings(str(model), device="cpu"), store, "raw", chain_bytes)
+    store.admin.include(ChainPlace(runtime))
+    return runtime
+
+
+def restarted(runtime: Runtime, settings: StoreSettings, chain_bytes: int = 1 << 26) -> Runtime:
+    """The same model with nothing in memory, on what a store of `settings` holds."""
+    store = open_store(settings)
+    family = runtime.family
+    pool = KVPool(family.shape, family.dtype, family.device)
+    new = replace(runtime, store=store, pool=pool, chains=Chains(chain_bytes))
+    store.admin.include(ChainPlace(new))
+    return new
+
+
+def desk(runtime: Runtime) -> AdminDesk:
+    """What the operator's routes ask."""
+    return AdminDesk(runtime.store.admin, lambda *image: runtime.key_of(*image).hex, runtime.chains)
+
+
+def clear(runtime: Runtime, tenant: str | None) -> EvictResult:
+    result: EvictResult = desk(runtime).answer("clear", (tenant, True))
+    return result

@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 import pytest
+import torch
 
 from engine.chains.held import OVERHEAD_BYTES, Computed
 from engine.chains.segments import TEXT_BLOCK
@@ -87,13 +88,13 @@ def test_an_answer_takes_the_place_of_the_question_it_goes_on_from(chains: Chain
     assert chains.stats().segments == 2
 
 
-def test_a_head_that_is_part_of_a_longer_text_still_leads_to_its_image(chains: Chains) -> None:
+def test_a_head_that_is_part_of_a_longer_text_still_leads_to_its_image() -> None:
     """The same system prompt, once before an image and once before more text."""
     for first, second in (
         (sequence(1, 2, "A", 3), sequence(1, 2, 5, 6)),
         (sequence(1, 2, 5, 6), sequence(1, 2, "A", 3)),
     ):
-        chains.clear()
+        chains = Chains(PLENTY)
         keep(chains, first)
         keep(chains, second)
         assert find(chains, sequence(1, 2, "A", 3, 4)).exact == 7
@@ -247,7 +248,6 @@ def test_what_is_leased_is_never_evicted_and_counts(chains: Chains) -> None:
     assert chains.stats().leases == 5
     chains.leave_room(0)
     assert find_length(chains, ASKED) == ASKED.length and find_length(chains, other) == 0
-    assert chains.clear().skipped_leased == 5
     assert find_length(chains, ASKED) == ASKED.length
     keep(chains, sequence(1, 2, "A", 3, "B", 4, 5, 6))  # would take the place of a leased one
     assert find_length(chains, ASKED) == ASKED.length
@@ -264,17 +264,30 @@ def test_a_chain_too_large_is_held_from_its_beginning_as_far_as_it_fits() -> Non
     assert chains.stats().bytes == chains.budget
 
 
-@pytest.mark.parametrize("tenant", ["tenant", None])
-def test_chains_go_with_their_tenant(chains: Chains, tenant: str | None) -> None:
-    salted = sequence(1, 2, tenant="tenant+salt")
-    others = sequence(1, 2, tenant="tenants")
-    for kept in (ASKED, salted, others):
-        keep(chains, kept)
-    cleared = chains.clear(tenant)
-    assert len(set(cleared.keys)) == len(cleared.keys) == (7 if tenant is None else 6)
-    assert cleared.bytes > 0 and cleared.skipped_leased == 0
-    assert find(chains, ASKED).length == find(chains, salted).length == 0
-    assert find(chains, others).length == (0 if tenant is None else 2)
+def test_what_began_before_chains_were_outdated_leaves_nothing(chains: Chains) -> None:
+    since = chains.epoch
+    keep(chains, sequence(1, 2))
+    match = chains.find(ASKED.content, ASKED.length, None)
+    chains.outdate()
+    chains.keep(ASKED.content, Computed(ASKED.keys, ASKED.values, 13, ASKED.everything), None, since)
+    assert find(chains, ASKED).length == 2
+    held = chains.find(ASKED.content, 2, None).taken[-1]
+    assert chains.extend(match, held, since) is None
+    chains.write_out(ASKED.content, None, since, lambda *_: pytest.fail("written"), lambda _: None)
+
+
+def test_a_segment_goes_by_its_digest_and_who_reads_it_keeps_it(chains: Chains) -> None:
+    keep(chains, ASKED)
+    match = chains.find(ASKED.content, ASKED.length, None)
+    image = match.head[1].held
+    assert chains.of_digest(image.digest) is image and chains.evict(image.digest, "admin")
+    assert chains.of_digest(image.digest) is None and not chains.evict(image.digest, "admin")
+    assert find(chains, ASKED).length == 2
+    keys, values = torch.zeros_like(ASKED.keys), torch.zeros_like(ASKED.values)
+    match.write_head(keys, values)
+    assert torch.equal(keys, ASKED.keys)
+    chains.release(match)
+    assert chains.stats().evictions == {"admin": 1} and chains.stats().leases == 0
 
 
 def test_without_a_budget_nothing_is_held() -> None:

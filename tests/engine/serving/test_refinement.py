@@ -20,7 +20,7 @@ from engine.serving.refinement import MOST_WAITING, Refinement, Unfinished
 from engine.serving.runtime import Runtime
 from engine.serving.worker import Worker
 from engine.settings import Limits
-from tests.engine.asking import WAIT, Client, ask, open_runtime
+from tests.engine.asking import WAIT, Client, ask, clear, open_runtime
 from tests.engine.conftest import said, user
 
 SYSTEM = said("system", "Read them all, slowly.")
@@ -237,7 +237,7 @@ def test_what_is_cleared_away_is_not_finished(runtime: Runtime) -> None:
         for _ in range(3):
             refinement.step()
     refinement.offer(waiting)
-    assert runtime.chains.clear("tenant").keys
+    assert clear(runtime, "tenant").keys
     finish(refinement)
     assert runtime.chains.stats().segments == 0
 
@@ -245,7 +245,7 @@ def test_what_is_cleared_away_is_not_finished(runtime: Runtime) -> None:
 def test_a_request_that_was_under_way_at_a_clear_leaves_nothing(runtime: Runtime) -> None:
     request = ask("x", FIRST, cache=CacheOptions(policy="full"))
     generation = Generation(runtime, prepare(runtime, request, 0.0), lambda text: None)
-    runtime.chains.clear("tenant")
+    clear(runtime, "tenant")
     with torch.inference_mode():
         for _ in generation.prefill():
             pass

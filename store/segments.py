@@ -1,0 +1,61 @@
+"""What chains ask of the store: segments written to the byte tiers behind a request, and found there again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from store.codecs.protocol import Format, Prepared
+from store.parts import Parts
+from store.records.header import RecordInfo
+from store.records.keys import SegmentKey
+from store.residency.decoded import E, Slot
+from store.residency.sightings import Sightings
+from store.stack import Missed
+
+
+class SegmentStore:
+    """Thread-safe. Nothing here raises for what a tier did: what cannot be written or read is not there. `sightings`: a
+    segment is written only when it is offered again; None: at once."""
+
+    def __init__(self, parts: Parts[E], sightings: Sightings | None = None) -> None:
+        self._stack = parts.stack
+        self._clock = parts.clock
+        self._sightings = sightings
+
+    def __bool__(self) -> bool:
+        """Whether there is a tier at all."""
+        return bool(self._stack.tiers)
+
+    def load(self, key: SegmentKey, format: Format[E], layout: object) -> E | Missed:
+        """The segment of `key`, from what waits to be written or from the first tier that has it in that layout. What
+        is damaged or foreign is removed there and counted; it is a miss."""
+        digest, now = key.digest, self._clock()
+        queued = self._stack.writer.pending(digest)
+        if queued is not None:
+            found: E = queued.entry
+            return found
+        loaded = self._stack.load(key, format, layout, now)
+        if isinstance(loaded, Missed):
+            return loaded
+        self._stack.touch(digest, now)
+        return loaded.entry
+
+    def offer(
+        self, key: SegmentKey, format: Format[E], prepared: Prepared[E], seconds: float, replace: bool
+    ) -> bool:
+        """Have it written in the background, in the place of what is there or not; False if it is not: it was not seen
+        before, or too much waits already. `seconds` is what it cost to compute."""
+        digest, now, entry = key.digest, self._clock(), prepared.entry
+        if self._sightings is not None and not self._sightings.again(digest):
+            return False
+        slot = Slot(digest, entry, RecordInfo.of(key, entry.tokens, now, seconds), entry.nbytes, now)
+        return self._stack.store(slot, format, prepared, replace)
+
+    def touch(self, digests: Iterable[bytes]) -> None:
+        """Count a use of each, the first one as the longest ago."""
+        for digest in digests:
+            self._stack.touch(digest, self._clock())
+
+    def discard(self, digest: bytes) -> None:
+        """Have it removed in the background."""
+        self._stack.discard(digest)
