@@ -105,8 +105,9 @@ class CacheOptions:
     `{"preset": "paper"}`). `refine`: prompt rows that every decode step computes anew, in sequence order, until all
     are exact (0: none; None: the server's default). `pin_seconds` keeps the images' entries from ordinary eviction for
     that long. `chain` says which chains may be used: all that fit, exact ones only, or none (then none is kept either);
-    None is the server's default. `explain` asks for an `Explanation` of every image in the report. `hint`: prompts of a tenant with the same one belong together, so that a use of one
-    keeps the chains of the others; it never decides what is found.
+    None is the server's default. `explain` asks for an `Explanation` of every image in the report. `hint`:
+    prompts of a tenant with the same one belong together, so that a use of one keeps the chains of the others; it never
+    decides what is found.
     """
 
     mode: CacheMode = "auto"

@@ -93,8 +93,9 @@ class Live:
         """Wait until everything is written."""
         self.started.store.entries.flush()
 
-    def entry_keys(self) -> set[str]:
-        entries = self.api.get("/v1/cache/entries", params={"limit": 1000}).json()["entries"]
+    def entry_keys(self, kind: str = "image") -> set[str]:
+        query = {"limit": 1000, "kind": kind}
+        entries = self.api.get("/v1/cache/entries", params=query).json()["entries"]
         return {entry["key"] for entry in entries}
 
     def stats(self) -> dict[str, Any]:

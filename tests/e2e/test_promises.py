@@ -130,6 +130,10 @@ def test_promise_3_policy_full_does_not_touch_the_store(start: Start) -> None:
     assert live.entry_keys() == set()
     assert live.stats()["compiles"] == 0
     assert tiers(answer) == {("bypass", None)}
+    live.api.post("/v1/cache/clear", json={}).raise_for_status()
+    live.ask(TWO_PAGES, policy="full", chain="off")
+    live.flush()
+    assert live.entry_keys("chain") == set()
 
 
 DAMAGE = {"flipped bit": "corrupt", "piece missing": "torn", "manifest cut": "torn", "pieces only": "absent"}
@@ -138,12 +142,12 @@ DAMAGE = {"flipped bit": "corrupt", "piece missing": "torn", "manifest cut": "to
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_promise_4_a_damaged_record_is_a_miss_is_removed_and_counted(start: Start, damage: str) -> None:
     live = start()
-    before = live.ask(PLAIN, refresh_ratio=0.3)
+    before = live.ask(PLAIN, refresh_ratio=0.3, chain="off")
     live.flush()
     live.close()
     harm(live.folder, damage)
     live.restart()
-    again = live.ask(PLAIN, refresh_ratio=0.3)
+    again = live.ask(PLAIN, refresh_ratio=0.3, chain="off")
     assert tokens(again) == tokens(before)
     (image,) = again.report["images"]
     assert image["outcome"] in ("miss", "corrupt")
@@ -153,7 +157,7 @@ def test_promise_4_a_damaged_record_is_a_miss_is_removed_and_counted(start: Star
         assert sum(disk["rejected"].values()) == 1
     live.flush()
     live.restart()
-    assert tiers(live.ask(PLAIN, refresh_ratio=0.3)) == {("hit", "lmdb")}
+    assert tiers(live.ask(PLAIN, refresh_ratio=0.3, chain="off")) == {("hit", "lmdb")}
 
 
 def harm(folder: Path, damage: str) -> None:
