@@ -103,11 +103,11 @@ class CacheOptions:
     auto: read, and store what was missing. read: read, store nothing. bypass: neither. rewrite: compile anew and store.
     `policy` and `refresh_ratio` None mean the server's defaults; `options` are the policy's own (for instance
     `{"preset": "paper"}`). `refine`: prompt rows that every decode step computes anew, in sequence order, until all
-    are exact (0: none; None: the server's default). `pin_seconds` keeps the images' entries from ordinary eviction for
-    that long. `chain` says which chains may be used: all that fit, exact ones only, or none (then none is kept either);
-    None is the server's default. `explain` asks for an `Explanation` of every image in the report. `hint`:
-    prompts of a tenant with the same one belong together, so that a use of one keeps the chains of the others; it never
-    decides what is found.
+    are exact (0: none; None: the server's default). `pin_seconds` keeps the images' entries, and the beginning of what
+    is written of the chain, from ordinary eviction for that long. `chain` says which chains may be used: all that fit,
+    exact ones only, or none (then none is kept either); None is the server's default. `explain` asks for an
+    `Explanation` of every image in the report. `hint`: prompts of a tenant with the same one belong together, so that a
+    use of one keeps the chains of the others; it never decides what is found.
     """
 
     mode: CacheMode = "auto"

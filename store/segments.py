@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Sequence
 
 from store.codecs.protocol import Format, Prepared
 from store.parts import Parts
@@ -10,7 +11,10 @@ from store.records.header import RecordInfo
 from store.records.keys import SegmentKey
 from store.residency.decoded import E, Slot
 from store.residency.sightings import Sightings
+from store.residency.wishes import WishesFull
 from store.stack import Missed
+
+_log = logging.getLogger(__name__)
 
 
 class SegmentStore:
@@ -19,6 +23,7 @@ class SegmentStore:
 
     def __init__(self, parts: Parts[E], sightings: Sightings | None = None) -> None:
         self._stack = parts.stack
+        self._wishes = parts.wishes
         self._clock = parts.clock
         self._sightings = sightings
 
@@ -55,6 +60,16 @@ class SegmentStore:
         """Count a use of each, the first one as the longest ago."""
         for digest in digests:
             self._stack.touch(digest, self._clock())
+
+    def pin(self, digests: Sequence[bytes], seconds: float) -> None:
+        """Have them evicted last for so long. Where there is no room for more pins, they go as others do."""
+        until = self._clock() + seconds
+        try:
+            for digest in digests:
+                self._wishes.pin(digest, until)
+        except WishesFull as error:
+            _log.warning("segments of a chain could not be pinned: %s", error)
+        self._stack.writer.start()
 
     def discard(self, digest: bytes) -> None:
         """Have it removed in the background."""

@@ -12,7 +12,7 @@ from engine.chains.groups import group_of
 from engine.chains.held import NO_MATCH, Computed, Mask, Match
 from engine.chains.outcome import exact_until, fresh_rows, recipe_of
 from engine.chains.segments import Content, segments_of
-from engine.messages import ImageInput
+from engine.messages import CacheOptions, ImageInput
 from engine.passes.kv import RequestKV
 from engine.passes.refresh import Prefilled
 from engine.policies.choice import Choice
@@ -26,8 +26,8 @@ PIECE_SECONDS = 0.02
 
 
 class Chaining:
-    """Finds the chain of a prompt when it is made, leased until `release`. `images` are those of the request, `hint`
-    what the caller says that it belongs to."""
+    """Finds the chain of a prompt when it is made, leased until `release`. `images` are those of the request, `asked`
+    what it says of the cache."""
 
     def __init__(
         self,
@@ -36,9 +36,10 @@ class Chaining:
         choice: Choice,
         layout: PromptLayout,
         images: Sequence[ImageInput],
-        hint: str | None = None,
+        asked: CacheOptions | None = None,
     ) -> None:
-        self._group = group_of(tenant, hint)
+        self._group = None if asked is None else group_of(tenant, asked.hint)
+        self._pin_seconds = None if asked is None else asked.pin_seconds
         self._runtime, self._choice, self._layout = runtime, choice, layout
         digests = tuple(images[span.image].digest for span in layout.spans)
         self._keys = tuple(runtime.key(tenant, images[span.image]) for span in layout.spans)
@@ -110,7 +111,7 @@ class Chaining:
     def write(self, answer: Sequence[int]) -> None:
         """Have what is held of the prompt and `answer` written to the store's tiers, in the background."""
         if self._keeps:
-            self._spill(self._with(answer)).write(self._since)
+            self._spill(self._with(answer)).write(self._since, self._pin_seconds)
 
     def unfinished(self, answer: Sequence[int]) -> Unfinished | None:
         """What is left to make exact, where anything is."""

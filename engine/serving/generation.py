@@ -53,8 +53,9 @@ class Generation:
         self._report: KvReport | None = None
         request, layout = prepared.request, prepared.layout
         self._witness = Witness(layout.length) if request.cache.explain else None
-        hint = request.cache.hint
-        self._chaining = Chaining(runtime, request.tenant, prepared.choice, layout, request.images, hint)
+        self._chaining = Chaining(
+            runtime, request.tenant, prepared.choice, layout, request.images, request.cache
+        )
         self._marks = [prepared.submitted]
         self.first_logits: torch.Tensor | None = None
         self.finished: Finished | None = None

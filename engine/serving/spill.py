@@ -22,6 +22,9 @@ from store.records.keys import SegmentKey, VisualKey
 from store.records.segment import SegmentKV, SegmentLayout
 from store.stack import Missed
 
+# Segments of one prompt that a pin reaches: there are only so many pins, and a head is of use without its end.
+MOST_PINNED = 64
+
 log = logging.getLogger(__name__)
 
 
@@ -51,12 +54,15 @@ class Spill:
                 return Taken(held, tokens)
         return None
 
-    def write(self, since: int) -> None:
-        """Have written what is held of the sequence and is not yet; what is counts as used."""
+    def write(self, since: int, pin_seconds: float | None = None) -> None:
+        """Have written what is held of the sequence and is not yet; what is counts as used. With `pin_seconds` its
+        beginning is kept from ordinary eviction for that long."""
         used: list[bytes] = []
+        path: list[bytes] = []
 
         def write(segment: Segment, taken: Taken, last: bool) -> None:
             key, tokens = self._key_of(segment, taken, last)
+            path.append(key.digest)
             if key.digest in taken.held.written:
                 used.append(key.digest)
             elif self._offer(key, taken.held, tokens):
@@ -66,6 +72,8 @@ class Spill:
         if store:
             self.runtime.chains.write_out(self.content, self.recipe, since, write, store.discard)
             store.touch(reversed(used))
+        if store and pin_seconds is not None:
+            store.pin(path[:MOST_PINNED], pin_seconds)
 
     @property
     def _qualities(self) -> tuple[str, ...]:

@@ -63,8 +63,11 @@ def records(client: Client) -> list[EntryInfo]:
     return list(store.admin.entries(CHAINS, limit=1000).entries)
 
 
-def states_of_images(client: Client) -> list[str]:
-    return [info.state for info in records(client) if info.tokens in (24, 25)]
+def images_of(client: Client) -> dict[str, EntryInfo]:
+    """Records of the images of all chains in memory, by key."""
+    chains = client.worker.runtime.chains
+    images = {held.digest.hex() for held in chains.every() if held.segment.image}
+    return {info.key: info for info in records(client) if info.key in images and "lmdb" in info.tiers}
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -223,9 +226,7 @@ def test_a_record_holds_only_what_its_image_s_entry_does_not(started: Start) -> 
     with started() as client:
         client.answer(ask("first", CANONICAL, cache=CacheOptions(refresh_ratio=0.2)))
         runtime = client.worker.runtime
-        images = sorted(
-            (info for info in records(client) if info.tokens in (24, 25)), key=lambda info: info.bytes
-        )
+        images = sorted(images_of(client).values(), key=lambda info: info.state)
         assert [info.state for info in images] == ["exact", "refreshed"]
         assert images[0].bytes < runtime.pool.slot_bytes * 2 + 1024
         assert images[1].bytes < runtime.pool.slot_bytes * 10 + 1024
@@ -271,9 +272,11 @@ def test_chains_go_with_their_tenant_from_memory_and_tiers(started: Start) -> No
 def test_what_became_exact_takes_the_place_of_what_was_refreshed(started: Start) -> None:
     with started() as client:
         client.answer(ask("first", FIRST))
-        assert states_of_images(client) == ["refreshed", "refreshed"]
+        refreshed = images_of(client)
+        assert [info.state for info in refreshed.values()] == ["refreshed", "refreshed"]
         client.answer(ask("exact", FIRST, cache=CacheOptions(refine=4096)))
-        assert states_of_images(client) == ["exact", "exact"]
+        assert [info.state for info in images_of(client).values()] == ["exact", "exact"]
+        assert not refreshed.keys() & {info.key for info in records(client)}
 
 
 def test_written_on_second_use_where_entries_are(started: Start) -> None:

@@ -17,7 +17,7 @@ KEYS = [f"{i:064x}" for i in range(5)]
 def test_u8_a_refusal_names_the_tiers_there_are(api: httpx.Client, engine: FakeEngine) -> None:
     engine.cache.put(KEYS[0])
     said = refused(api.get("/v1/cache/entries?tier=disc"), 400, "invalid_request")["message"]
-    assert said == "'tier' must be one of memory, disk."
+    assert said == "'tier' must be one of memory, disk, chain."
     refused(api.post("/v1/cache/evict", json={"tier": "disc"}), 400, "invalid_request")
     assert len(api.get("/v1/cache/entries?tier=disk").raise_for_status().json()["entries"]) == 1
     assert list(engine.cache.held) == [KEYS[0]]
