@@ -29,6 +29,7 @@ from store.types import (
     EntryInfo,
     EntryPage,
     EvictResult,
+    Held,
     QuotaInfo,
     StoreStats,
     TierStats,
@@ -286,6 +287,7 @@ class FakeCache:
             writes_dropped={},
             leases=0,
             degraded=self.degraded,
+            chains_by_tier={"chain": {"refreshed": Held(1, 10)}, "disk": {"exact": Held(2, 30)}},
         )
 
     async def entries(self, select: EntryFilter, cursor: str | None, limit: int) -> EntryPage:
@@ -360,4 +362,5 @@ class FakeCache:
 
 def _matches(entry: EntryInfo, select: EntryFilter) -> bool:
     tier = select.tier is None or select.tier in entry.tiers
-    return tier and select.tenant in (None, entry.tenant) and (select.min_bytes or 0) <= entry.bytes
+    same = select.tenant in (None, entry.tenant) and select.kind in (None, entry.kind)
+    return tier and same and (select.min_bytes or 0) <= entry.bytes

@@ -40,6 +40,17 @@ CASES: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "pin by word": (user("x", cache={"pin": "soft"}), "invalid_request", "cache.pin"),
     "pin of nothing": (user("x", cache={"pin": True, "mode": "bypass"}), "invalid_request", "cache.pin"),
     "pin, only read": (user("x", cache={"pin": True, "mode": "read"}), "invalid_request", "cache.pin"),
+    "retention by another name": (
+        user("x", prompt_cache_retention="in-memory"),
+        "invalid_request",
+        "prompt_cache_retention",
+    ),
+    "retention of nothing": (
+        user("x", prompt_cache_retention="24h", cache={"mode": "bypass"}),
+        "invalid_request",
+        "prompt_cache_retention",
+    ),
+    "endless cache key": (user("x", prompt_cache_key="x" * 1025), "invalid_request", "prompt_cache_key"),
     "early": (user("x", priority=-101), "invalid_request", "priority"),
     "half a priority": (user("x", priority=0.5), "invalid_request", "priority"),
     "tools": (user("x", tools=[{"type": "function"}]), "unsupported_parameter", "tools"),

@@ -155,6 +155,35 @@ def test_pins_reach_the_engine(
     assert engine.requests[0].cache.pin_seconds == seconds
 
 
+@pytest.mark.parametrize(
+    ("fields", "seconds"),
+    [
+        ({}, None),
+        ({"prompt_cache_retention": None}, None),
+        ({"prompt_cache_retention": "in_memory"}, None),
+        ({"prompt_cache_retention": "24h"}, 86_400),
+        ({"prompt_cache_retention": "24h", "cache": {"chain": "exact"}}, 86_400),
+        ({"prompt_cache_retention": "24h", "cache": {"pin": True, "ttl": 60}}, 60),
+        ({"prompt_cache_retention": "in_memory", "cache": {"pin": True}}, 1800),
+    ],
+)
+def test_retention_is_a_soft_pin(
+    api: httpx.Client, engine: FakeEngine, fields: dict[str, Any], seconds: float | None
+) -> None:
+    api.post("/v1/chat", json=ask(RED, **fields)).raise_for_status()
+    assert engine.requests[0].cache.pin_seconds == seconds
+
+
+@pytest.mark.parametrize("cache", [None, {"chain": "auto"}])
+def test_what_belongs_together_is_a_hint_for_the_engine(
+    api: httpx.Client, engine: FakeEngine, cache: dict[str, Any] | None
+) -> None:
+    api.post("/v1/chat", json=ask(RED, prompt_cache_key="session-7", cache=cache)).raise_for_status()
+    api.post("/v1/chat", json=ask(RED, cache=cache)).raise_for_status()
+    assert [request.cache.hint for request in engine.requests] == ["session-7", None]
+    assert len({request.tenant for request in engine.requests}) == 1
+
+
 def test_engine_is_told_how_long_it_has(start: Any, engine: FakeEngine) -> None:
     start(request_timeout=100.0).post("/v1/chat", json=ask(RED)).raise_for_status()
     given = engine.requests[0].timeout_seconds

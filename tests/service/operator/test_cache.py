@@ -21,6 +21,8 @@ def test_stats_have_every_tier(api: httpx.Client) -> None:
     assert stats["tiers"][0]["misses"] == {"absent": 2}
     assert stats["decoded"]["bytes_budget"] == 100
     assert (stats["compiles"], stats["joined"], stats["degraded"]) == (2, 1, [])
+    assert stats["chains_by_tier"]["disk"] == {"exact": {"entries": 2, "bytes": 30}}
+    assert stats["chains"]["lost"] == {}
 
 
 def test_entries_come_in_pages(api: httpx.Client, engine: FakeEngine) -> None:
@@ -44,9 +46,23 @@ def test_entries_are_filtered(api: httpx.Client, engine: FakeEngine) -> None:
         assert [entry["key"] for entry in page["entries"]] == expected
 
 
+def test_segments_of_chains_are_listed_and_evicted_by_kind(api: httpx.Client, engine: FakeEngine) -> None:
+    engine.cache.put(KEYS[0])
+    engine.cache.put(KEYS[1], kind="chain", state="refreshed", tiers=("chain", "disk"), width=0, height=0)
+    (shown,) = api.get("/v1/cache/entries?kind=chain").raise_for_status().json()["entries"]
+    assert (shown["key"], shown["kind"], shown["state"]) == (KEYS[1], "chain", "refreshed")
+    assert len(api.get("/v1/cache/entries?tier=chain").raise_for_status().json()["entries"]) == 1
+    planned = api.post("/v1/cache/evict", json={"kind": "chain", "dry_run": True}).raise_for_status().json()
+    assert (planned["keys"], len(engine.cache.held)) == ([KEYS[1]], 2)
+    api.post("/v1/cache/evict", json={"kind": "chain"}).raise_for_status()
+    assert list(engine.cache.held) == [KEYS[0]]
+    refused(api.post("/v1/cache/evict", json={"kind": "video"}), 400, "invalid_request")
+
+
 @pytest.mark.parametrize(
     ("query", "code", "param"),
     [
+        ("kind=video", "invalid_request", "kind"),
         ("limit=0", "invalid_request", "limit"),
         ("limit=many", "invalid_request", "limit"),
         ("older_than=-1", "invalid_request", "older_than"),

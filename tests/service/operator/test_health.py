@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from engine.messages import ChainStats
 from service.version import VERSION
 from store.types import StoreStats
 from tests.service.asking import refused
@@ -142,6 +143,8 @@ def test_version_is_that_of_the_project(api: httpx.Client) -> None:
 
 def test_metrics_count_requests_tokens_and_tiers(start: Start, engine: FakeEngine) -> None:
     api = start()
+    chains = ChainStats(loaded=3, lost={"corrupt": 2})
+    engine.state = dataclasses.replace(engine.state, chains=chains)
     for _ in range(2):
         api.post("/v1/chat", json={"prompt": "x", "images": [data_url(plain())]}).raise_for_status()
     api.post("/v1/chat", json={"prompt": ""})
@@ -159,6 +162,10 @@ def test_metrics_count_requests_tokens_and_tiers(start: Start, engine: FakeEngin
         'conduit_store_bytes_budget{tier="memory"} 100.0',
         'conduit_store_evictions_total{reason="budget",tier="memory"} 1.0',
         'conduit_store_hits_total{tier="decoded"} 5.0',
+        'conduit_store_chain_entries{state="exact",tier="disk"} 2.0',
+        'conduit_store_chain_bytes{state="refreshed",tier="chain"} 10.0',
+        "conduit_chain_loaded_total 3.0",
+        'conduit_chain_lost_total{reason="corrupt"} 2.0',
         "conduit_shadow_checks_total 0.0",
         "conduit_engine_ready 1.0",
     ]
