@@ -29,6 +29,7 @@ from benchmarks.ttft import SHAPES
 from benchmarks.ttft_engine import GENEROUS, noise, pixels_of
 from demo.random_model import TOKEN_EDGE, write_random_model
 from demo.service_process import usable_cores
+from engine.chains.tree import Chains
 from engine.messages import (
     CacheOptions,
     GenerateRequest,
@@ -61,7 +62,7 @@ DID = "I see the list and the button below it. I press the button and wait for t
 ANSWER_TOKENS = 16
 MEASURED = CacheOptions(mode="read")
 # Arms whose chain holds all images, so that they must answer as full prefill does.
-EXACT = ("unchanged", "follow_up")
+EXACT = ("unchanged", "follow_up", "restart")
 Images = tuple[ImageInput, ...]
 
 
@@ -77,7 +78,7 @@ class Bench:
     """One model, one store, chains without a bound that matters."""
 
     def __init__(self, folder: Path, model: Path, arguments: argparse.Namespace) -> None:
-        stored = StoreSettings(folder / "store", GENEROUS, 2 * GENEROUS, GENEROUS)
+        self._stored = stored = StoreSettings(folder / "store", GENEROUS, 2 * GENEROUS, GENEROUS)
         settings = ModelSettings(str(model), device=arguments.device, dtype=arguments.dtype)
         self.runtime: Runtime = load_runtime(settings, open_store(stored), stored.codec, GENEROUS)
         if self.runtime.refused is not None:
@@ -100,9 +101,16 @@ class Bench:
                 pass
             taken = time.monotonic() - began
             generation.keep()
+            generation.write()
         finally:
             generation.close()
         return taken, generation, "".join(said)
+
+    def restart(self) -> None:
+        """Nothing is in memory any more; chains and entries are on the disk."""
+        self.runtime.store.entries.close()
+        self.runtime = replace(self.runtime, store=open_store(self._stored), chains=Chains(GENEROUS))
+        self.runtime.store.admin.stats()  # opens the store, as the service does before it is ready
 
     def report(self, generation: Generation) -> KvReport:
         if generation.finished is None or generation.finished.report.fallback is not None:
@@ -207,6 +215,10 @@ def run_rounds(bench: Bench, rounds: int) -> Found:
     for number in range(rounds + 1):
         for name, asked in prompts.of_round(number, answer).items():
             run_arm(bench, found, name, asked, counts=number > 0)
+    for number in range(rounds + 1):
+        bench.restart()
+        new = document(prompts.pages, f"And where is number {number} after a restart?")
+        run_arm(bench, found, "restart", new, counts=number > 0)
     return found
 
 
