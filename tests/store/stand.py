@@ -48,7 +48,7 @@ class Stand:
             clock=self.clock,
             **self.options,
         )
-        self.entries, self.admin = store.entries, store.admin
+        self.entries, self.segments, self.admin = store.entries, store.segments, store.admin
 
     def close(self) -> None:
         for tier in (self.memory, self.disk):
