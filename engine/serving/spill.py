@@ -43,9 +43,7 @@ class Spill:
         """What the tiers have of a segment: all of it, or of a text the beginning."""
         for quality in self._qualities:
             held = self._read(segment, quality, open=False)
-            if held is not None and (
-                segment.image or common_head(self._ids(segment), held.ids) == segment.tokens
-            ):
+            if held is not None:
                 return Taken(held, segment.tokens)
         for quality in () if segment.image else self._qualities:
             held = self._read(segment, quality, open=True)
@@ -134,6 +132,8 @@ class Spill:
                 runtime.chains.lost(found.outcome)
             return None
         try:
+            if not open and not segment.image and not np.array_equal(found.ids, self._ids(segment)):
+                raise ValueError("a text that is not the one of its name")
             return self._held(segment, quality, found, key)
         except Gone:
             runtime.chains.lost("entry")

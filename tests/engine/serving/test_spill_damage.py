@@ -70,7 +70,7 @@ def cut_short(records: Pairs, pieces: Pairs, digest: bytes) -> None:
 
 def of_another_key(records: Pairs, pieces: Pairs, digest: bytes) -> None:
     """Some other segment's, sound in itself."""
-    other = next(key for key in records if key != digest and len(records[key]) == len(records[digest]))
+    other = next(key for key in records if key != digest)
     records[digest] = records[other]
     without_pieces(records, pieces, digest)
     for number in [number for number in pieces if number.startswith(other)]:
@@ -126,7 +126,7 @@ def test_promise_4_a_damaged_record_of_a_chain_is_a_miss_is_removed_and_counted(
         assert end.report.chained_exact < end.usage.prompt_tokens - 1
 
 
-def rewrite(loaded: Runtime, folder: Path, key: SegmentKey, **changes: Callable[[SegmentKV], object]) -> None:
+def rewrite(folder: Path, key: SegmentKey, **changes: Callable[[SegmentKV], object]) -> None:
     """Have a record be written as an engine with a fault might: sound, under the right key, and wrong."""
     store = open_store(replace(store_settings(folder), memory_bytes=0))
     segment = store.segments.load(key, SEGMENTS, None)
@@ -168,11 +168,23 @@ def test_a_record_that_is_sound_and_wrong_is_a_miss_is_removed_and_counted(
     loaded: Runtime, tmp_path: Path, wrong: str
 ) -> None:
     expected, keys = written(loaded, tmp_path)
-    second_image = keys[2]
-    rewrite(loaded, tmp_path, second_image, **WRONG[wrong])
+    second_image = keys[3]
+    rewrite(tmp_path, second_image, **WRONG[wrong])
     with running(loaded, tmp_path) as client:
         text, end = client.answer(ask("again", FIRST, cache=replace(FULL, mode="read")))
         assert text == expected
         assert [i.tier for i in end.report.images] == ["chain", None]
         assert not exists(client, second_image.digest)
         assert sum(client.worker.status().chains.lost.values()) == 1
+
+
+def test_a_text_that_is_not_the_one_of_its_name_is_a_miss_is_removed_and_counted(
+    loaded: Runtime, tmp_path: Path
+) -> None:
+    expected, keys = written(loaded, tmp_path)
+    rewrite(tmp_path, keys[0], ids=lambda segment: segment.ids.flip(0))
+    with running(loaded, tmp_path) as client:
+        text, end = client.answer(ask("again", FIRST, cache=replace(FULL, mode="read")))
+        assert (text, end.report.chained_exact) == (expected, 0)
+        assert not exists(client, keys[0].digest)
+        assert client.worker.status().chains.lost == {"corrupt": 1}
