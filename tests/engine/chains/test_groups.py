@@ -75,7 +75,7 @@ def test_a_segment_is_in_the_group_that_it_was_last_kept_for(chains: Chains) -> 
 
 def test_what_is_evicted_leaves_its_group_and_groups_end_with_their_last(chains: Chains) -> None:
     for number in range(50):
-        keep(chains, sequence(number, "A"), group_of("tenant", str(number)))
+        keep(chains, sequence(1000 + number, "A"), group_of("tenant", str(number)))
     chains.leave_room(0)
     assert chains.stats().segments == 0
     assert not chains._groups._members
@@ -84,7 +84,7 @@ def test_what_is_evicted_leaves_its_group_and_groups_end_with_their_last(chains:
 def test_a_use_counts_for_the_newest_of_a_large_group_only(chains: Chains) -> None:
     chains._groups.newest(OURS)
     for number in range(MOST_KEPT + 10):
-        keep(chains, sequence(number), OURS)
+        keep(chains, sequence(1000 + number), OURS)
     newest = chains._groups.newest(OURS)
     assert len(newest) == MOST_KEPT
-    assert int(newest[-1].ids[0]) == MOST_KEPT + 9
+    assert int(newest[-1].ids[0]) == 1000 + MOST_KEPT + 9

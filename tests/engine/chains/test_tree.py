@@ -129,7 +129,7 @@ def test_a_refreshed_chain_serves_its_own_recipe_only_and_exact_ones_serve_all(c
 def test_what_two_recipes_left_has_names_of_its_own_for_an_operator(chains: Chains) -> None:
     for recipe in ("conduit 0.1", "conduit 0.2"):
         keep(chains, ASKED, exact=2, recipe=recipe)
-    keys = chains.clear().keys
+    keys = [held.digest for held in chains.every()]
     assert len(keys) == len(set(keys)) == 1 + 2 * 4
 
 
@@ -225,7 +225,7 @@ def test_behind_what_does_not_fit_nothing_is_held() -> None:
 
 def test_what_began_before_chains_were_cleared_is_not_kept(chains: Chains) -> None:
     since = chains.epoch
-    chains.clear("somebody else")
+    chains.outdate()
     computed = Computed(ASKED.keys, ASKED.values, ASKED.length, ASKED.everything)
     chains.keep(ASKED.content, computed, None, since)
     assert chains.stats().segments == 0
