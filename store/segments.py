@@ -49,12 +49,12 @@ class SegmentStore:
         self, key: SegmentKey, format: Format[E], prepared: Prepared[E], seconds: float, replace: bool
     ) -> bool:
         """Have it written in the background, in the place of what is there or not; False if it is not: it was not seen
-        before, or too much waits already. `seconds` is what it cost to compute."""
+        before, or half of what may wait does already: the rest is for entries. `seconds` is what it cost to compute."""
         digest, now, entry = key.digest, self._clock(), prepared.entry
         if self._sightings is not None and not self._sightings.again(digest):
             return False
         slot = Slot(digest, entry, RecordInfo.of(key, entry.tokens, now, seconds), entry.nbytes, now)
-        return self._stack.store(slot, format, prepared, replace)
+        return self._stack.store(slot, format, prepared, replace, yielding=True)
 
     def touch(self, digests: Iterable[bytes]) -> None:
         """Count a use of each, the first one as the longest ago."""

@@ -88,8 +88,10 @@ class TierStack:
                     missed = Missed("miss", f"{tier.name} {error.reason}")
         return missed
 
-    def store(self, slot: Slot[E], codec: Format[E], prepared: Prepared[E], replace: bool) -> bool:
-        """Queue an entry for all tiers; False if there is no room to wait."""
+    def store(
+        self, slot: Slot[E], codec: Format[E], prepared: Prepared[E], replace: bool, yielding: bool = False
+    ) -> bool:
+        """Queue an entry for all tiers; False if there is no room to wait. `yielding`: half of it is left to others."""
 
         def write() -> None:
             try:
@@ -103,7 +105,8 @@ class TierStack:
                 return
             self._put(record, slot.last_used, self.tiers, replace)
 
-        taken = not self.tiers or self.writer.offer(Job(slot.digest, slot.bytes, write, slot))
+        full = yielding and self.writer.crowded
+        taken = not self.tiers or (not full and self.writer.offer(Job(slot.digest, slot.bytes, write, slot)))
         if not taken:
             self._drop("queue_full")
         return taken

@@ -88,6 +88,11 @@ class WriteBehind(Generic[S]):
             return self._condition.wait_for(lambda: not self._jobs and self._running is None, timeout)
 
     @property
+    def crowded(self) -> bool:
+        """Whether half of what may wait does."""
+        return 2 * self._bytes > self._budget
+
+    @property
     def depth(self) -> tuple[int, int]:
         """Jobs and bytes that wait or are being written."""
         with self._condition:

@@ -47,7 +47,7 @@ class Chaining:
         self._content = Content(runtime.chain_root(tenant), tenant, layout.ids, layout.spans, digests)
         self._recipe = recipe_of(choice) if choice.chain == "auto" else None
         self._exact, self._answers_exactly, self._fresh = 0, False, np.empty(0, dtype=bool)
-        self._leased, self._as_stored = False, frozenset[int]()
+        self._leased, self._as_stored, self._row_seconds = False, frozenset[int](), 0.0
         self.match: Match = NO_MATCH
         if choice.reads_chains:
             # The last row gives the first token's logits and is always computed.
@@ -83,8 +83,9 @@ class Chaining:
             self._leased = False
             self._runtime.chains.release(self.match)
 
-    def prefilled(self, prefilled: Prefilled) -> None:
-        """What of the prompt is exact and what is fresh, for `keep`."""
+    def prefilled(self, prefilled: Prefilled, seconds: float) -> None:
+        """What of the prompt is exact and what is fresh, for `keep`; computing took `seconds`."""
+        self._row_seconds = seconds / max(1, len(prefilled.computed))
         choice, layout = self._choice, self._layout
         restored = choice.ratio < 1 and choice.policy.keeps_exact and self._runtime.lossless
         exactly = layout.exact if restored else ()
@@ -111,7 +112,7 @@ class Chaining:
     def write(self, answer: Sequence[int]) -> None:
         """Have what is held of the prompt and `answer` written to the store's tiers, in the background."""
         if self._keeps:
-            self._spill(self._with(answer)).write(self._since, self._pin_seconds)
+            self._spill(self._with(answer)).write(self._since, self._row_seconds, self._pin_seconds)
 
     def unfinished(self, answer: Sequence[int]) -> Unfinished | None:
         """What is left to make exact, where anything is."""

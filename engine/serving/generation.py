@@ -79,7 +79,7 @@ class Generation:
         prefilled = self._first_logits(features)
         self._mark()
         self._report = self._make_report(prefilled)
-        self._chaining.prefilled(prefilled)
+        self._chaining.prefilled(prefilled, self._marks[-1] - self._marks[-2])
         self._release()  # the entries are in the request's own KV now
         self._prepared = self._prepared.without_pixels()
         self.first_logits = prefilled.logits

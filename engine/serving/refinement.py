@@ -129,13 +129,15 @@ class Refinement:
         try:
             rows = PromptRows(runtime.family, layout, features)
             refiner = Refiner(runtime.family, rows, match.exact, Work(self._progress))
+            spent = 0.0
             while refiner.left:
+                began = time.monotonic()
                 refiner.step(self._kv, PIECE_ROWS)
+                spent += time.monotonic() - began
                 self._keep(unfinished, layout.length - refiner.left)
                 yield
-            Spill(runtime, unfinished.content, layout, unfinished.keys, unfinished.recipe).write(
-                unfinished.since
-            )
+            spill = Spill(runtime, unfinished.content, layout, unfinished.keys, unfinished.recipe)
+            spill.write(unfinished.since, spent / max(1, refiner.refined))
             self.finished += 1
             self.refined_rows += refiner.refined
         finally:

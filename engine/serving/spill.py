@@ -52,9 +52,9 @@ class Spill:
                 return Taken(held, tokens)
         return None
 
-    def write(self, since: int, pin_seconds: float | None = None) -> None:
-        """Have written what is held of the sequence and is not yet; what is counts as used. With `pin_seconds` its
-        beginning is kept from ordinary eviction for that long."""
+    def write(self, since: int, row_seconds: float, pin_seconds: float | None = None) -> None:
+        """Have written what is held of the sequence and is not yet; what is counts as used. Computing a row took
+        `row_seconds`. With `pin_seconds` its beginning is kept from ordinary eviction for that long."""
         used: list[bytes] = []
         path: list[bytes] = []
 
@@ -63,7 +63,7 @@ class Spill:
             path.append(key.digest)
             if key.digest in taken.held.written:
                 used.append(key.digest)
-            elif self._offer(key, taken.held, tokens):
+            elif self._offer(key, taken.held, tokens, row_seconds):
                 taken.held.written.add(key.digest)
 
         store = self.runtime.store.segments
@@ -89,7 +89,7 @@ class Spill:
             return key, held.segment.tokens
         return self.runtime.segment_key(tenant, segment.name, held.quality), taken.tokens
 
-    def _offer(self, key: SegmentKey, held: Held, tokens: int) -> bool:
+    def _offer(self, key: SegmentKey, held: Held, tokens: int, row_seconds: float) -> bool:
         rows = 0 if held.as_stored else tokens if held.offsets is None else held.rows
         offsets = torch.arange(rows) if held.offsets is None else held.offsets
         segment = SegmentKV(
@@ -104,7 +104,8 @@ class Spill:
         )
         # Of an exact segment there is one; of others the newest has the most rows.
         replaces = key.open or held.quality != EXACT
-        return self.runtime.store.segments.offer(key, SEGMENTS, SEGMENTS.prepare(segment), 0.0, replaces)
+        prepared, seconds = SEGMENTS.prepare(segment), tokens * row_seconds
+        return self.runtime.store.segments.offer(key, SEGMENTS, prepared, seconds, replaces)
 
     def _entry_key(self, segment: Segment) -> str:
         return self._entry_of(segment).hex if segment.image else ""

@@ -96,13 +96,24 @@ def test_what_is_there_stays_unless_it_is_replaced(stand: Stand) -> None:
     assert same(stand.segments.load(KEY, SEGMENTS, layout()), second)
 
 
-def test_a_full_queue_takes_nothing_and_says_so(stand: Stand) -> None:
+def test_half_of_the_queue_is_left_to_entries_and_who_finds_no_place_is_told(stand: Stand) -> None:
     stand.memory.write_gate.clear()
     large = segment(3000, 3000, True)
-    taken = [put(stand, large, replace(KEY, name=bytes([n]) * 32)) for n in range(200)]
-    assert taken[0] and not taken[-1]
-    assert stand.admin.stats().writes_dropped["queue_full"] == taken.count(False)
+    taken = [put(stand, large, replace(KEY, name=bytes([n]) * 32)) for n in range(40)]
+    stats = stand.admin.stats()
+    assert taken == sorted(taken, reverse=True) and taken[0] and not taken[-1]
+    assert stats.writes_dropped["queue_full"] == taken.count(False)
+    assert stats.write_queue_bytes - large.nbytes <= stand.sizes[2] // 2 < stats.write_queue_bytes
+    stand.fetch(1).release()
+    assert stand.admin.stats().write_queue == stats.write_queue + 1
     stand.memory.write_gate.set()
+
+
+def test_what_it_cost_to_compute_is_in_the_record(stand: Stand) -> None:
+    put(stand, segment(5, 5, True))
+    assert stand.entries.flush(10)
+    row = stand.disk.row(KEY.digest)
+    assert row is not None and row.info.compile_seconds == 0.5
 
 
 def test_numbers_that_are_not_finite_are_not_written(stand: Stand) -> None:

@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine.chains.outcome import recipe_of
 from engine.messages import CacheOptions, Message
 from engine.policies.known import POLICIES
+from engine.serving.generation import Generation
+from engine.serving.prepared import prepare
 from engine.serving.runtime import Runtime
 from engine.serving.worker import Worker
 from engine.settings import Limits
@@ -293,3 +296,34 @@ def test_what_leaves_nothing_in_memory_writes_nothing(started: Start, mode: str)
         client.answer(ask("first", FIRST, cache=CacheOptions(policy="full", mode=mode)))  # type: ignore[arg-type]
         client.answer(ask("off", FIRST, cache=CacheOptions(policy="full", chain="off")))
         assert records(client) == []
+
+
+def test_logits_behind_an_exact_chain_are_full_prefill_s_after_a_restart(
+    loaded: Runtime, settings: StoreSettings
+) -> None:
+    """fp32, to 1e-4: another question, a turn more, the same again."""
+    runtime = restarted(loaded, settings)
+    first_logits(runtime, FIRST, FULL)
+    runtime.store.entries.close()
+    more = (*FIRST, said("assistant", "four"), user("And L?"))
+    for messages in (FIRST, SECOND, more):
+        runtime = restarted(loaded, settings)
+        found = first_logits(runtime, messages, CacheOptions(mode="read"))
+        assert runtime.chains.stats().loaded > 0
+        assert (found - first_logits(runtime, messages, TRUTH)).abs().max() <= 1e-4
+        runtime.store.entries.close()
+
+
+def first_logits(runtime: Runtime, messages: tuple[Message, ...], cache: CacheOptions) -> torch.Tensor:
+    """Of one request, which leaves what it may."""
+    generation = Generation(
+        runtime, prepare(runtime, ask("x", messages, cache=cache), 0.0), lambda text: None
+    )
+    with torch.inference_mode():
+        for _ in generation.prefill():
+            pass
+        generation.keep()
+        generation.write()
+    generation.close()
+    assert generation.first_logits is not None
+    return generation.first_logits
