@@ -39,6 +39,9 @@ class SegmentStore:
         if queued is not None:
             found: E = queued.entry
             return found
+        # A prompt asks for several names where it ends to be known: that they are not there is no miss of a tier.
+        if not self._stack.contains(digest):
+            return Missed("miss", "absent")
         loaded = self._stack.load(key, format, layout, now)
         if isinstance(loaded, Missed):
             return loaded

@@ -121,6 +121,14 @@ class TierStack:
         for tier in self.tiers:
             self._discard(tier, digest)
 
+    def contains(self, digest: bytes) -> bool:
+        """Whether a tier has it: counts as no miss."""
+        for tier in self.tiers:
+            with self.health.noting(tier.name):
+                if tier.contains(digest):
+                    return True
+        return False
+
     def remove(self, digest: bytes, tiers: Sequence[Tier], reason: str | None = None) -> bool:
         """Now, from all of `tiers`."""
         found = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -9,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 
 from engine.chains.groups import group_of
-from engine.chains.held import NO_MATCH, Computed, Mask, Match
+from engine.chains.held import NO_MATCH, Computed, Mask, Match, Taken
 from engine.chains.outcome import exact_until, fresh_rows, recipe_of
-from engine.chains.segments import Content, segments_of
+from engine.chains.segments import Content, Segment, segments_of
 from engine.messages import CacheOptions, ImageInput
 from engine.passes.kv import RequestKV
 from engine.passes.refresh import Prefilled
@@ -20,6 +21,8 @@ from engine.prompt.layout import PromptLayout, positions_of
 from engine.serving.refinement import Unfinished
 from engine.serving.runtime import Runtime
 from engine.serving.spill import Spill
+
+log = logging.getLogger(__name__)
 
 # What is read of a chain before running streams have their turn.
 PIECE_SECONDS = 0.02
@@ -64,7 +67,7 @@ class Chaining:
         for segment in segments_of(self._content, self._layout.length - 1):
             if segment.stop <= self.match.length:
                 continue
-            found = spill.load(segment)
+            found = _found(spill, segment)
             if found is None or found.stop <= self.match.length:
                 return
             match = self._runtime.chains.extend(self.match, found, self._since)
@@ -146,3 +149,12 @@ class Chaining:
         """Tokens of the prompt that an exact and a refreshed chain had."""
         given = int(self.match.given(self._layout.length).sum())
         return self.match.exact, given - self.match.exact
+
+
+def _found(spill: Spill, segment: Segment) -> Taken | None:
+    """What cannot be loaded is computed."""
+    try:
+        return spill.load(segment)
+    except Exception:
+        log.exception("a chain could not be read")
+        return None

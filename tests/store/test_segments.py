@@ -85,6 +85,26 @@ def test_a_slower_tier_s_segment_is_written_to_the_faster_one(stand: Stand) -> N
     assert stand.memory.contains(KEY.digest)
 
 
+def test_what_was_never_there_is_no_miss_of_a_tier(stand: Stand) -> None:
+    missed = stand.segments.load(KEY, SEGMENTS, layout())
+    assert missed == Missed("miss", "absent")
+    assert [tier.misses for tier in stand.admin.stats().tiers] == [{}, {}]
+
+
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_a_tier_that_fails_costs_its_segments_and_nothing_else(stand: Stand, place: str) -> None:
+    kept = segment(5, 5, True)
+    put(stand, kept)
+    assert stand.entries.flush(10)
+    getattr(stand, place).fault = "error"
+    assert same(stand.segments.load(KEY, SEGMENTS, layout()), kept)
+    stand.memory.fault = stand.disk.fault = "error"
+    assert isinstance(stand.segments.load(KEY, SEGMENTS, layout()), Missed)
+    stand.segments.touch([KEY.digest])
+    stand.segments.discard(KEY.digest)
+    assert stand.entries.flush(10)
+
+
 def test_what_is_there_stays_unless_it_is_replaced(stand: Stand) -> None:
     first, second = segment(5, 5, True), replace(segment(6, 6, True))
     put(stand, first)

@@ -19,6 +19,7 @@ from engine.serving.prepared import prepare
 from engine.serving.runtime import Runtime
 from engine.serving.worker import Worker
 from engine.settings import Limits
+from store.segments import SegmentStore
 from store.settings import StoreSettings
 from store.types import EntryFilter, EntryInfo
 from tests.engine.asking import Client, ask, clear, image, restarted, store_settings
@@ -327,3 +328,20 @@ def first_logits(runtime: Runtime, messages: tuple[Message, ...], cache: CacheOp
     generation.close()
     assert generation.first_logits is not None
     return generation.first_logits
+
+
+def test_promise_5_a_chain_that_cannot_be_read_or_written_costs_no_answer(
+    started: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> object:
+        raise RuntimeError("out of memory")
+
+    with started() as client:
+        expected, _ = client.answer(ask("truth", FIRST, cache=TRUTH))
+        for name in ("load", "offer"):
+            monkeypatch.setattr(SegmentStore, name, broken)
+            text, end = client.answer(ask(name, FIRST, cache=FULL))
+            assert text == expected
+            client.worker.runtime.chains.leave_room(0)
+            client.worker.runtime.chains.leave_room(None)
+            assert end.report.chained_exact == 0
