@@ -30,6 +30,8 @@ class Witness:
 
     def moved(self, kv: RequestKV, rope: Rope, candidates: Candidates) -> None:
         """Compare what was computed of `candidates` with their entries; call it behind `computed`."""
+        if not len(candidates):
+            return  # text alone, or images that are exact
         drift = _array(drift_of(kv, rope, candidates))
         slots = candidates.slots
         self.drift[slots] = np.where(self.shares[slots] > 0, drift, np.nan)

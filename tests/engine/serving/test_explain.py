@@ -10,6 +10,7 @@ import pytest
 
 from engine.chains.tree import Chains
 from engine.messages import CacheOptions, Failed
+from engine.policies.known import POLICIES
 from engine.reports import TOKEN_STATES, Explanation, ImageReport
 from engine.serving.runtime import Runtime
 from engine.serving.worker import Worker
@@ -91,6 +92,18 @@ def test_an_image_where_it_was_computed_is_exact_and_does_not_drift(client: Clie
     full = replace(ASKED, refresh_ratio=1.0)
     first, second = explained(client, "again", full, messages=(user(0, 1, "What is K?"),))
     assert max(told(first).drift or ()) < 1e-3 < min(told(second).drift or ())  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("images", [(), (0,)], ids=["text alone", "one exact image"])
+def test_where_nothing_may_be_refreshed_there_is_nothing_to_compare(
+    client: Client, policy: str, images: tuple[int, ...]
+) -> None:
+    cache = replace(ASKED, policy=policy)
+    request = ask("exact", (user(*images, "What is K?"),), len(images), cache=cache)
+    found = client.answer(request)[1].report.images
+    assert [len(told(image).states) for image in found] == [image.tokens for image in found]
+    assert len(found) == len(images)
 
 
 @pytest.mark.parametrize("policy", ["full", "first_k", "random", "reuse"])
