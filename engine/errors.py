@@ -3,6 +3,7 @@
 EngineError
 |- InvalidPrompt            invalid_prompt             the conversation cannot be laid out as a prompt
 |  `- InvalidImage          invalid_image              the model's processor refuses one of its images
+|- UnsupportedTools         unsupported_tools          the checkpoint has no way to be told of tools, or to call them
 |- InvalidSampling          invalid_sampling           a sampling option that this model cannot serve
 |- InvalidConstraint        invalid_constraint         a schema, regular expression or choice that no answer can follow
 |- ContextLengthExceeded    context_length_exceeded    prompt plus the tokens asked for do not fit the model
@@ -49,6 +50,10 @@ class InvalidImage(InvalidPrompt):
     def at(self, image: int) -> Self:
         self.image = image
         return self
+
+
+class UnsupportedTools(EngineError):
+    code = "unsupported_tools"
 
 
 class InvalidSampling(EngineError):

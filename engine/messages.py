@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.reports import KvReport, Timings, Usage
+from engine.tools import ToolCall, Tools
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
 CacheMode = Literal["auto", "read", "bypass", "rewrite"]
 # Which chains a request may go on from (see docs/design/engine/chains.md).
 ChainUse = Literal["auto", "exact", "off"]
-# The end of an answer: its own, a stop string or a stop token; or as many tokens as it may have.
-EndReason = Literal["stop", "length"]
+# The end of an answer: its own, a stop string or a stop token; as many tokens as it may have; or calls, whose results
+# the caller is to bring.
+EndReason = Literal["stop", "length", "tool_calls"]
 # A reason in `EngineStatus` that means: replace this worker.
 WORKER_DOWN = "the worker is not running"
 
@@ -53,8 +55,12 @@ Part = TextPart | ImagePart
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """`calls` of the assistant, `result_of` the call that a message of a tool answers."""
+
     role: Role
     parts: tuple[Part, ...]
+    calls: tuple[ToolCall, ...] = ()
+    result_of: ToolCall | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,20 +131,29 @@ class CacheOptions:
 class GenerateRequest:
     """`tenant` names whose entries are used; `account` is who is served fairly beside others (empty: the tenant; they
     differ where one caller's salts make several tenants). `answers` are drawn from one prefill, the seeds of the others
-    counted up from the first's. A lower `priority` is served first. `timeout_seconds` from `submit` on, None for no
+    counted up from the first's. `pins` keep the entry of image i from ordinary eviction for so many seconds (0: not),
+    beside what `cache` says of all. A lower `priority` is served first. `timeout_seconds` from `submit` on, None for no
     limit. `traceparent` (W3C) is the caller's span."""
 
     id: str
     tenant: str
     messages: tuple[Message, ...]
     images: tuple[ImageInput, ...]
+    pins: tuple[float, ...] = ()
     sampling: Sampling = Sampling()
     cache: CacheOptions = CacheOptions()
+    tools: Tools | None = None
     account: str = ""
     answers: int = 1
     priority: int = 0
     timeout_seconds: float | None = None
     traceparent: str | None = None
+
+    def pin_seconds(self, index: int) -> float:
+        """For how long the entry of image `index` is kept: the longest that is asked for its pixels."""
+        digest = self.images[index].digest
+        own = [pin for image, pin in zip(self.images, self.pins, strict=False) if image.digest == digest]
+        return max(self.cache.pin_seconds or 0.0, *own, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +182,19 @@ class TextDelta:
 
     request_id: str
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallDelta:
+    """The next of a tool call of answer `index`. `call` counts the calls of that answer from 0; `name` comes with the
+    first of one and with no other; `arguments` goes on its JSON text. `logprobs` as in `TextDelta`."""
+
+    request_id: str
+    call: int
+    name: str | None
+    arguments: str
     logprobs: tuple[TokenLogprob, ...] = ()
     index: int = 0
 
@@ -205,7 +233,7 @@ class Failed:
     image: int | None = None
 
 
-Event = Accepted | TextDelta | Ended | Finished | Failed
+Event = Accepted | TextDelta | CallDelta | Ended | Finished | Failed
 
 
 @dataclass(frozen=True, slots=True)

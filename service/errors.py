@@ -60,6 +60,7 @@ ERROR_TABLE: Final[Mapping[str, ErrorKind]] = {
     "invalid_prompt": _INVALID,
     "invalid_sampling": _INVALID,
     "invalid_constraint": _INVALID,
+    "unsupported_tools": _INVALID,
     "context_length_exceeded": _INVALID,
     "unknown_policy": _INVALID,
     "invalid_refresh_ratio": _INVALID,

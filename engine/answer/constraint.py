@@ -15,15 +15,16 @@ import numpy as np
 import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from engine.calls.format import CallFormat, OwnTokens
+from engine.calls.grammar import LAYOUT
 from engine.errors import InvalidConstraint
 from engine.messages import Constraint
+from engine.tools import Tools
 
 # In the library's units: about 50 a microsecond when a lexer is built, 14 in a step of it, 20 in a step of the parser.
 LIMITS: Final = LLParserLimits(
     initial_lexer_fuel=100_000, step_lexer_fuel=50_000, step_max_items=20_000, verbose_errors=False
 )
-# As most JSON is written that models have read; free white space would let a weak one write nothing else for ever.
-LAYOUT: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # Subschemas that are tried one by one to say where a schema is wrong.
 MOST_TRIED: Final = 500
 _BY_NAME: Final = ("properties", "$defs", "definitions", "patternProperties")
@@ -51,6 +52,36 @@ class Constraints:
         if fault:
             raise InvalidConstraint(self._place(constraint) + fault)
         return Follower(matcher, self._vocab)
+
+    def follow_calls(self, form: CallFormat, tools: Tools, text: Constraint | None) -> Follower:
+        """Answers that `tools` allow, written in the checkpoint's `form` of calls; what is no call follows `text`.
+        Raises `InvalidConstraint`, which names the tool at fault."""
+        if text is not None and text.kind != "json_schema":
+            raise InvalidConstraint("beside tools an answer may be free text or JSON only")
+        matcher = LLMatcher(
+            self._tokenizer, form.grammar(tools, text, self._own(form)), log_level=0, limits=LIMITS
+        )
+        fault = _fault(matcher)
+        if fault:
+            self._blame(tools, text)
+            raise InvalidConstraint(f"the tools together: {fault}")
+        return Follower(matcher, self._vocab)
+
+    def _own(self, form: CallFormat) -> OwnTokens:
+        added = self._rust.get_added_tokens_decoder()
+        tags = {token.content: number for number, token in added.items() if token.content in form.tags}
+        text = [n for n, token in added.items() if not token.special and token.content not in form.tags]
+        return OwnTokens(tags, tuple(sorted(set(text) - set(self._stop_tokens))))
+
+    def _blame(self, tools: Tools, text: Constraint | None) -> None:
+        """Raises for the first schema that is at fault on its own."""
+        if text is not None:
+            self.follow(text)
+        for tool in tools.known:
+            try:
+                self.follow(Constraint("json_schema", tool.parameters))
+            except InvalidConstraint as error:
+                raise InvalidConstraint(f"tool '{tool.name}': {error.message}") from None
 
     def _place(self, constraint: Constraint) -> str:
         """The deepest part of a schema that is at fault on its own, as `properties.a.items: `."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 
+from engine.calls.format import CallFormat
 from engine.errors import InvalidPrompt, UnsupportedModel
 from engine.families.span import SpanShape
 from engine.messages import ImagePart, Message, TextPart
@@ -20,6 +24,9 @@ from engine.prompt.layout import (
     scratch_query,
     tail_query,
 )
+from engine.prompt.tools import call_format
+from engine.prompt.turns import definitions_of, has_tools, tool_texts, turns_of
+from engine.tools import Tools
 
 # Marks where the question starts in a rendered conversation; a private-use character no tokenizer ever sees.
 MARK = "\ue0ff"
@@ -43,6 +50,7 @@ class ChatPrompt:
         self._longest_token = max(len(token) for token in tokenizer.get_vocab())
         self._image_token = image_token
         self._system = system
+        self._special = frozenset(tokenizer.all_special_tokens)
         self._reserved = tuple(sorted(tokenizer.all_special_tokens + list(tokenizer.get_added_vocab())))
         canonical = self._tokenize(self._render((Message("user", (ImagePart(0),)),)))
         if image_token not in canonical:
@@ -54,39 +62,62 @@ class ChatPrompt:
         before, _, self._behind_text = marked.partition(MARK)
         self._image_close = len(self._tokenize(before)) - len(self.prefix_ids) - 1
 
-    def least_tokens(self, messages: Sequence[Message]) -> int:
+    @cached_property
+    def call_format(self) -> CallFormat:
+        """How the checkpoint calls tools. Raises `UnsupportedTools` where it does not."""
+        return call_format(self._render, self._special)
+
+    def least_tokens(self, messages: Sequence[Message], tools: Tools | None = None) -> int:
         """Tokens that the text of a conversation takes at least, known without tokenising it."""
         texts = [part.text for message in messages for part in message.parts if isinstance(part, TextPart)]
+        texts += [call.arguments for message in messages for call in message.calls]
+        # A template may show of a definition less than all.
+        texts += [tool.name for tool in tools.known] if tools is not None else []
         return sum(map(len, texts)) // self._longest_token
 
     def layout(
-        self, messages: Sequence[Message], shapes: Sequence[SpanShape], question: str | None = None
+        self,
+        messages: Sequence[Message],
+        shapes: Sequence[SpanShape],
+        question: str | None = None,
+        tools: Tools | None = None,
     ) -> PromptLayout:
         """Lay out a conversation whose image i takes the rows of `shapes[i]`. With a `question`, that one scores in
-        the place of the user's (a control; the prompt is the same). Raises `InvalidPrompt`."""
+        the place of the user's (a control; the prompt is the same). Raises `InvalidPrompt`, and `UnsupportedTools`
+        where there are tools, calls or results that the template does not show."""
         self._check(messages, len(shapes))
-        rendered = self._render(messages)
+        if has_tools(messages, tools):
+            self._check_tools(messages, tools)
+        rendered = self._render(messages, tools)
         order = [part.index for message in messages for part in message.parts if isinstance(part, ImagePart)]
         unplaced = self._tokenize(rendered)
         ids, spans = place(unplaced, self._image_token, [(i, shapes[i]) for i in order])
+        if len(spans) < len(order):
+            raise InvalidPrompt("messages: the chat template has no place for an image in one of these turns")
         positions, following = positions_of(len(ids), spans)
         tail_start = spans[-1].stop if spans else 0
         if question is None:
-            query = self._query(messages, rendered, ids, tail_start, positions)
+            query = self._query(messages, tools, rendered, ids, tail_start, positions)
         else:
             query = self._foreign_query(question, ids, tail_start, positions)
         return PromptLayout(ids, spans, positions, following, query, exact_spans(ids, spans, self.prefix_ids))
 
     def _query(
-        self, messages: Sequence[Message], rendered: str, ids: Any, tail_start: int, positions: Any
+        self,
+        messages: Sequence[Message],
+        tools: Tools | None,
+        rendered: str,
+        ids: Any,
+        tail_start: int,
+        positions: Any,
     ) -> Query:
-        """Rows of the last user message where it follows the last image, else a ghost copy of it."""
+        """Rows of the last message where its text follows the last image, else a ghost copy of what the user said."""
         following = _following_text(messages)
         if following is None:
-            words = " ".join(part.text for part in messages[-1].parts if isinstance(part, TextPart))
+            words = _asked(messages)
             question = self._tokenize(words) if words.strip() else []
             return ghost_query(ids, positions, tail_start, self._image_close, question)
-        marked = self._render(_mark(messages, following))
+        marked = self._render(_mark(messages, following), tools)
         at = marked.find(MARK)
         if at < 0 or marked.replace(MARK, "") != rendered:
             # A template that rewrites text: the whole tail asks.
@@ -102,8 +133,8 @@ class ChatPrompt:
         return scratch_query(rows, len(ids), position)
 
     def _check(self, messages: Sequence[Message], images: int) -> None:
-        if not messages or messages[-1].role != "user":
-            raise InvalidPrompt("messages: the last message must have the role 'user'")
+        if not messages or messages[-1].role not in ("user", "tool"):
+            raise InvalidPrompt("messages: the last message must have the role 'user' or 'tool'")
         if not any(_has_content(message) for message in messages if message.role == "user"):
             raise InvalidPrompt("messages: there is neither text nor an image to answer to")
         placed = [part.index for message in messages for part in message.parts if isinstance(part, ImagePart)]
@@ -112,6 +143,11 @@ class ChatPrompt:
         for message in messages:
             for text in _runs(message):
                 self._check_text(text)
+
+    def _check_tools(self, messages: Sequence[Message], tools: Tools | None) -> None:
+        _ = self.call_format  # raises where the template would leave something out
+        for text in tool_texts(messages, tools):
+            self._check_text(text)
 
     def _check_text(self, text: str) -> None:
         """Text that spells a special token would be read as the template's own structure (or as an image)."""
@@ -123,11 +159,18 @@ class ChatPrompt:
         if MARK in text:
             raise InvalidPrompt("messages: the text holds U+E0FF, which is reserved")
 
-    def _render(self, messages: Sequence[Message]) -> str:
-        chat = [{"role": message.role, "content": _content(message)} for message in messages]
+    def _render(self, messages: Sequence[Message], tools: Tools | None = None) -> str:
+        """Raises `InvalidPrompt` for what the template does not take."""
+        chat = turns_of(messages)
         if self._system is not None and messages[0].role != "system":
             chat.insert(0, {"role": "system", "content": self._system})
-        text: str = self._template.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        try:
+            text: str = self._template.apply_chat_template(
+                chat, definitions_of(tools), tokenize=False, add_generation_prompt=True
+            )
+        except (TemplateError, TypeError):
+            # Also what a template raises itself, and a list of parts where it knows texts only.
+            raise InvalidPrompt("messages: the chat template does not take turns like these") from None
         return text
 
     def _tokenize(self, text: str) -> list[int]:
@@ -151,14 +194,11 @@ def _has_content(message: Message) -> bool:
     return any(isinstance(part, ImagePart) or part.text.strip() for part in message.parts)
 
 
-def _content(message: Message) -> str | list[dict[str, str]]:
-    """Plain text as a string (what every template takes), anything with an image as parts."""
-    if all(isinstance(part, TextPart) for part in message.parts):
-        return "".join(part.text for part in message.parts if isinstance(part, TextPart))
-    return [
-        {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image"}
-        for part in message.parts
-    ]
+def _asked(messages: Sequence[Message]) -> str:
+    """What the user said last. A tool's result is no question: what it is for was asked before."""
+    users = [message for message in messages if message.role == "user"]
+    last = users[-1] if users else messages[-1]
+    return " ".join(part.text for part in last.parts if isinstance(part, TextPart))
 
 
 def _following_text(messages: Sequence[Message]) -> int | None:
@@ -185,4 +225,4 @@ def _mark(messages: Sequence[Message], part_index: int) -> tuple[Message, ...]:
         TextPart(mark(part.text)) if i == part_index and isinstance(part, TextPart) else part
         for i, part in enumerate(last.parts)
     )
-    return (*messages[:-1], Message(last.role, parts))
+    return (*messages[:-1], replace(last, parts=parts))

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 
 from engine.answer.detokenizer import Detokenizer
+from engine.answer.outlet import Outlet
 from engine.answer.sampling import Sampler, likely_logprobs
-from engine.answer.stops import StopStrings
-from engine.messages import EndReason, TextDelta, TokenLogprob
+from engine.calls.format import Piece
+from engine.messages import CallDelta, EndReason, TextDelta, TokenLogprob
 from engine.passes.decode import Decoder
-from engine.serving.prepared import Prepared
+from engine.serving.prepared import Prepared, call_reader
 from engine.serving.runtime import Runtime
 
 
@@ -26,7 +27,7 @@ class Answer:
         index: int,
         decoder: Decoder,
         words: Sequence[int],
-        emit: Callable[[TextDelta], None],
+        emit: Callable[[TextDelta | CallDelta], None],
     ) -> None:
         """`words` are the ids of the prompt's text."""
         # Nothing here refers to `prepared`: it has the pixels.
@@ -56,7 +57,7 @@ class Answer:
             ends=sorted(self._ends),
         )
         self._detokenizer = Detokenizer(runtime.prompt.tokenizer)
-        self._stops = StopStrings(sampling.stop)
+        self._outlet = Outlet(sampling.stop, call_reader(runtime, prepared.request))
         self._logprobs: list[TokenLogprob] = []
 
     @property
@@ -72,7 +73,7 @@ class Answer:
     @property
     def logprobs(self) -> tuple[TokenLogprob, ...]:
         """Those behind which no text came, once the answer has ended."""
-        return () if self._stops.found else tuple(self._logprobs)
+        return () if self._outlet.stopped else tuple(self._logprobs)
 
     def take(self, logits: torch.Tensor) -> None:
         """Draw the next token from `logits` [vocab], show the text that became final, end where the answer does."""
@@ -82,10 +83,10 @@ class Answer:
             self._end("stop")
             return
         self._note_logprobs(logits)
-        text = self._detokenizer.add(self.token)
         # What stands before the least length is no stop string, nor the beginning of one.
-        self._show(text if self.tokens < self._sampling.min_tokens else self._stops.add(text))
-        if self._stops.found:
+        stopping = self.tokens >= self._sampling.min_tokens
+        self._show(self._outlet.add(self._detokenizer.add(self.token), stopping))
+        if self._outlet.stopped:
             self._end("stop")
         elif self.tokens >= self._most:
             self._end("length")
@@ -95,9 +96,11 @@ class Answer:
         self._runtime.pool.give_back(self.decoder.kv)
 
     def _end(self, reason: EndReason) -> None:
-        if not self._stops.found:
-            self._show(self._stops.add(self._detokenizer.flush()) + self._stops.flush())
-        self.reason = "stop" if self._stops.found else reason
+        if not self._outlet.stopped:
+            self._show([*self._outlet.add(self._detokenizer.flush()), *self._outlet.flush()])
+        if self._outlet.stopped:
+            reason = "stop"
+        self.reason = "tool_calls" if reason == "stop" and self._outlet.calls else reason
 
     def _note_logprobs(self, logits: torch.Tensor) -> None:
         count = self._sampling.logprobs
@@ -111,7 +114,12 @@ class Answer:
         text: str = self._runtime.prompt.tokenizer.decode([token], skip_special_tokens=False)
         return text
 
-    def _show(self, text: str) -> None:
-        if text:
-            self._emit(TextDelta(self._request, text, tuple(self._logprobs), self.index))
+    def _show(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            logprobs = tuple(self._logprobs)
             self._logprobs.clear()
+            if isinstance(piece, str):
+                self._emit(TextDelta(self._request, piece, logprobs, self.index))
+            else:
+                call = (piece.call, piece.name, piece.arguments)
+                self._emit(CallDelta(self._request, *call, logprobs, self.index))

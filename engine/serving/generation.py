@@ -10,7 +10,7 @@ import torch
 
 from engine.answer.explain import explained
 from engine.answer.report import Chained, kv_report, usage
-from engine.messages import Ended, Finished, ImageInput, TextDelta
+from engine.messages import CallDelta, Ended, Finished, TextDelta
 from engine.passes.decode import Decoder
 from engine.passes.forward import Work
 from engine.passes.kv import RequestKV
@@ -42,7 +42,7 @@ class Generation:
         self,
         runtime: Runtime,
         prepared: Prepared,
-        emit: Callable[[TextDelta | Ended], None],
+        emit: Callable[[TextDelta | CallDelta | Ended], None],
         progress: Callable[[], None] | None = None,
     ) -> None:
         self._runtime = runtime
@@ -74,7 +74,7 @@ class Generation:
                 features[image.digest] = self._entries.features(self._prepared, index)
                 if self._entries.took_long(image.digest):
                     yield
-            self._pin(image)
+            self._pin(index)
         self._mark()
         prefilled = self._first_logits(features)
         self._mark()
@@ -153,10 +153,11 @@ class Generation:
     def _mark(self) -> None:
         self._marks.append(time.monotonic())
 
-    def _pin(self, image: ImageInput) -> None:
+    def _pin(self, index: int) -> None:
         request = self._prepared.request
-        if request.cache.pin_seconds is not None and self._prepared.choice.policy.uses_store:
-            self._entries.pin(request, image, request.cache.pin_seconds)
+        seconds = request.pin_seconds(index)
+        if seconds and self._prepared.choice.policy.uses_store:
+            self._entries.pin(request, request.images[index], seconds)
 
     def _in_head(self, span: ImageSpan) -> bool:
         return span.stop <= self._chaining.match.exact

@@ -8,6 +8,7 @@ import numpy as np
 
 from engine.answer.constraint import Follower
 from engine.answer.sampling import check_sampling
+from engine.calls.format import CallReader
 from engine.errors import ContextLengthExceeded, InvalidImage, InvalidSampling, TooMuchToExplain
 from engine.families.span import SpanShape
 from engine.messages import GenerateRequest, ImageInput
@@ -49,9 +50,11 @@ def prepare(runtime: Runtime, request: GenerateRequest, submitted: float) -> Pre
     choice = runtime.choose(request.cache)
     check_sampling(request.sampling, runtime.family.shape.vocab)
     # Before tokenising: that takes seconds for megabytes of text.
-    answer_budget(runtime.prompt.least_tokens(request.messages), None, runtime.family.max_context)
+    answer_budget(
+        runtime.prompt.least_tokens(request.messages, request.tools), None, runtime.family.max_context
+    )
     shapes = tuple(_shape(runtime, image, number) for number, image in enumerate(request.images))
-    layout = runtime.prompt.layout(request.messages, shapes, choice.policy.question)
+    layout = runtime.prompt.layout(request.messages, shapes, choice.policy.question, request.tools)
     if request.cache.explain and layout.visual_tokens > MOST_EXPLAINED:
         raise TooMuchToExplain(
             f"cache.explain: the request has {layout.visual_tokens} visual tokens, and {MOST_EXPLAINED} can be "
@@ -60,9 +63,21 @@ def prepare(runtime: Runtime, request: GenerateRequest, submitted: float) -> Pre
     max_tokens = answer_budget(layout.length, request.sampling.max_tokens, runtime.family.max_context)
     if request.sampling.min_tokens > max_tokens:
         raise InvalidSampling(f"min_tokens: {request.sampling.min_tokens}, but {max_tokens} at most fit here")
-    constraint = request.sampling.constraint
-    follower = None if constraint is None else runtime.constraints.follow(constraint)
-    return Prepared(request, choice, layout, shapes, max_tokens, submitted, follower)
+    return Prepared(request, choice, layout, shapes, max_tokens, submitted, _follower(runtime, request))
+
+
+def call_reader(runtime: Runtime, request: GenerateRequest) -> CallReader | None:
+    """What finds the calls in an answer to `request`, where it may hold any."""
+    if request.tools is None or request.tools.use == "none":
+        return None
+    return runtime.prompt.call_format.reader()
+
+
+def _follower(runtime: Runtime, request: GenerateRequest) -> Follower | None:
+    form = request.sampling.constraint
+    if request.tools is not None:
+        return runtime.constraints.follow_calls(runtime.prompt.call_format, request.tools, form)
+    return None if form is None else runtime.constraints.follow(form)
 
 
 def _shape(runtime: Runtime, image: ImageInput, number: int) -> SpanShape:

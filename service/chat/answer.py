@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from engine.messages import Ended, Finished, TextDelta, TokenLogprob
+from engine.messages import Accepted, CallDelta, Ended, Finished, TextDelta, TokenLogprob
 from engine.reports import Explanation, ImageReport, KvReport, Timings, Usage
+from engine.tools import ToolCall
+from service.chat.dialect import Written, new_call_id
+from service.chat.generation import Output
+from service.errors import ServiceError
+from service.http.event_stream import DONE, OPENAI_WORDS, event, text_events
 
 _KEY_PREFIX: Final = 16
 """Hex digits of a key that a user sees: enough to tell his images apart, not the whole name of an entry."""
 
 
-@dataclass(slots=True)
-class Written:
-    """One of a request's answers while it comes; `reason` of its end once it has."""
+class ChatFrame:
+    """`Frame` of OpenAI's chat completions."""
 
-    text: str = ""
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    reason: str | None = None
+    def __init__(self, model: str, answers: int, logprobs: bool, wants_usage: bool) -> None:
+        """`answers` are as many choices; `wants_usage` adds a chunk with the usage to a stream."""
+        self.id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._model, self._logprobs, self._wants_usage = model, logprobs, wants_usage
+        self._created = int(time.time())  # seconds since the epoch, the same in all chunks
+        self._text_events = [self._text_event(index) for index in range(answers)]
 
-    def add(self, piece: TextDelta | Ended | Finished) -> None:
-        self.logprobs += piece.logprobs
-        if isinstance(piece, TextDelta):
-            self.text += piece.text
-        else:
-            self.reason = piece.reason
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerFrame:
-    """What all chunks of one answer have in common. `created` is in seconds since the epoch."""
-
-    id: str
-    model: str
-    created: int
-
-    def completion(self, answers: Sequence[Written], logprobs: bool, end: Finished) -> dict[str, Any]:
-        """All answers whole, as one JSON body, with `logprobs` if they were asked for."""
+    def whole(self, answers: Sequence[Written], end: Finished) -> dict[str, Any]:
         choices = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": answer.text, "refusal": None},
-                "logprobs": _logprobs_body(answer.logprobs) if logprobs else None,
+                "message": _message_body(answer),
+                "logprobs": _logprobs_body(answer.logprobs) if self._logprobs else None,
                 "finish_reason": answer.reason,
             }
             for index, answer in enumerate(answers)
@@ -55,22 +46,42 @@ class AnswerFrame:
             "kv_report": report_body(end.report, end.timings),
         }
 
-    def opening(self, index: int) -> dict[str, Any]:
-        return self._chunk(index, {"role": "assistant", "content": "", "refusal": None})
+    def begin(self, accepted: Accepted) -> Iterator[bytes]:
+        for index in range(len(self._text_events)):
+            yield self._chunk(index, {"role": "assistant", "content": "", "refusal": None})
 
-    def delta(self, index: int, text: str, logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
-        return self._chunk(index, {"content": text}, logprobs=logprobs)
+    def piece(self, piece: Output) -> Iterator[bytes]:
+        if isinstance(piece, TextDelta):
+            if piece.logprobs:
+                yield self._chunk(piece.index, {"content": piece.text}, logprobs=piece.logprobs)
+            else:
+                yield self._text_events[piece.index](piece.text)
+        elif isinstance(piece, CallDelta):
+            yield self._chunk(piece.index, {"tool_calls": [_call_delta(piece)]}, logprobs=piece.logprobs)
+        else:
+            yield from self._end(piece)
 
-    def closing(self, end: Ended | Finished) -> dict[str, Any]:
+    def fail(self, error: ServiceError) -> Iterator[bytes]:
+        return OPENAI_WORDS.fail(error)
+
+    def ping(self) -> bytes:
+        return OPENAI_WORDS.ping()
+
+    def _end(self, end: Ended | Finished) -> Iterator[bytes]:
         """The chunk with the reason of an answer's end and the log probabilities that no text came behind; that of the
         last answer carries the report."""
-        chunk = self._chunk(end.index, {}, logprobs=end.logprobs, reason=end.reason)
         if isinstance(end, Ended):
-            return chunk
-        return {**chunk, "kv_report": report_body(end.report, end.timings)}
+            yield self._chunk(end.index, {}, logprobs=end.logprobs, reason=end.reason)
+            return
+        report = {"kv_report": report_body(end.report, end.timings)}
+        yield self._chunk(end.index, {}, logprobs=end.logprobs, reason=end.reason, more=report)
+        if self._wants_usage:
+            usage = {"choices": [], "usage": usage_body(end.usage)}
+            yield event({**self._head("chat.completion.chunk"), **usage})
+        yield DONE
 
-    def usage(self, usage: Usage) -> dict[str, Any]:
-        return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_body(usage)}
+    def _text_event(self, index: int) -> Callable[[str], bytes]:
+        return text_events(lambda text: self._chunk(index, {"content": text}))
 
     def _chunk(
         self,
@@ -78,13 +89,16 @@ class AnswerFrame:
         delta: dict[str, Any],
         logprobs: Sequence[TokenLogprob] = (),
         reason: str | None = None,
-    ) -> dict[str, Any]:
+        more: Mapping[str, Any] | None = None,
+    ) -> bytes:
         told = _logprobs_body(logprobs) if logprobs else None
         choice = {"index": index, "delta": delta, "logprobs": told, "finish_reason": reason}
-        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+        # With a usage chunk to come, OpenAI's other chunks say that they have none.
+        usage = {"usage": None} if self._wants_usage else {}
+        return event({**self._head("chat.completion.chunk"), "choices": [choice], **(more or {}), **usage})
 
     def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return {"id": self.id, "object": kind, "created": self._created, "model": self._model}
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
@@ -169,6 +183,32 @@ def _explained_body(told: Explanation) -> dict[str, Any]:
         "scores": told.scores,
         "drift": told.drift,
         "shares": told.shares,
+    }
+
+
+def _message_body(answer: Written) -> dict[str, Any]:
+    body: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+    if answer.calls:
+        # As OpenAI has it: who only calls says nothing, which is not the same as an empty text.
+        body |= {"content": answer.text or None, "tool_calls": [_call_body(call) for call in answer.calls]}
+    return body
+
+
+def _call_body(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _call_delta(piece: CallDelta) -> dict[str, Any]:
+    """A piece of a call; the first has what it is called."""
+    function: dict[str, Any] = {"arguments": piece.arguments}
+    if piece.name is None:
+        return {"index": piece.call, "function": function}
+    return {
+        "index": piece.call,
+        "id": new_call_id(),
+        "type": "function",
+        "function": {"name": piece.name, **function},
     }
 
 

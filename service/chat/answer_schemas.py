@@ -85,17 +85,31 @@ class UsageBody(BaseModel):
     prompt_tokens_details: PromptTokensBody
 
 
+class CalledFunctionBody(BaseModel):
+    name: str
+    arguments: str
+
+
+class ToolCallBody(BaseModel):
+    id: str
+    type: Literal["function"]
+    function: CalledFunctionBody
+
+
 class AnswerMessage(BaseModel):
+    """`content` is null where the answer is nothing but `tool_calls`, which others do not have."""
+
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    tool_calls: list[ToolCallBody] = []
 
 
 class ChoiceBody(BaseModel):
-    index: Literal[0]
+    index: int
     message: AnswerMessage
     logprobs: dict[str, Any] | None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "tool_calls"]
 
 
 class CompletionBody(BaseModel):

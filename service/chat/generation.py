@@ -8,8 +8,10 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from engine.client import EngineClient
-from engine.messages import Accepted, Ended, Failed, Finished, GenerateRequest, TextDelta
+from engine.messages import Accepted, CallDelta, Ended, Failed, Finished, GenerateRequest, TextDelta
 from service.errors import ImageError, ServiceError, UnavailableError, error_kind
+
+Output = TextDelta | CallDelta | Ended | Finished
 
 _log = logging.getLogger(__name__)
 _RETRY_AFTER: Final = 1.0
@@ -39,7 +41,7 @@ class Generation:
             return event
         raise _broken("began with something else than Accepted")
 
-    async def output(self) -> AsyncGenerator[TextDelta | Ended | Finished, None]:
+    async def output(self) -> AsyncGenerator[Output, None]:
         """Text and ends of answers until `Finished`, which is the last. Raises `ServiceError` when the engine fails or
         the deadline passes."""
         while True:
@@ -50,7 +52,7 @@ class Generation:
             if isinstance(event, Finished):
                 return
 
-    async def _next(self) -> Accepted | TextDelta | Ended | Finished:
+    async def _next(self) -> Accepted | Output:
         # Events that are there already are handed out without a wait: who reads slowly must not go on for ever.
         if asyncio.get_running_loop().time() >= self._deadline:
             raise _timed_out()

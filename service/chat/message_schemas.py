@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, Tag, model_validator
 
+from service.chat.tool_schemas import MOST_TOOLS, CallId, CallMade
 from service.http.wire import Label, WireModel, by_type, text_or, without_no_ops
 
 # What answers hold besides role and content, ours too: a client may send a turn back as it came.
@@ -16,7 +17,6 @@ UNSUPPORTED_IN_MESSAGE: Final[dict[str, tuple[object, ...]]] = {
     "function_call": (),
     "name": (),
     "refusal": (),
-    "tool_calls": ([],),
 }
 
 MAX_TEXT: Final = 4 * 1024**2
@@ -26,10 +26,14 @@ Items = Field(max_length=2048, fail_fast=True)
 
 
 class CacheControl(WireModel):
-    """Anthropic's mark. Accepted, and without effect: every image is cached here, for longer than that."""
+    """Anthropic's mark: the images up to here are kept from ordinary eviction for that long."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
+
+    @property
+    def seconds(self) -> float:
+        return 3600.0 if self.ttl == "1h" else 300.0
 
 
 class TextBlock(WireModel):
@@ -99,16 +103,19 @@ TaggedBlock = Annotated[
 
 
 class ChatMessage(WireModel):
-    """`content` null is nothing said, as some clients write an empty turn of the assistant."""
+    """`content` null is nothing said, as some clients write an empty turn of the assistant, and OpenAI one that only
+    calls tools."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    tool_calls: Annotated[list[CallMade], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
+    tool_call_id: CallId | None = None
     content: (
         Annotated[
             Annotated[Text, Tag("@text")] | Annotated[list[TaggedBlock], Items, Tag("@blocks")],
             text_or("@blocks", list, "a string or a list of parts"),
         ]
         | None
-    )
+    ) = None
 
     @model_validator(mode="before")
     @classmethod

@@ -23,6 +23,7 @@ from service.chat.cache_schemas import UNSUPPORTED_IN_CACHE, CacheControls
 from service.chat.form_schemas import FreeText, ResponseFormat, StructuredOutputs
 from service.chat.message_schemas import UNSUPPORTED_IN_MESSAGE, ChatMessage, Items, Text
 from service.chat.retention import Retention
+from service.chat.tool_schemas import ToolChoice, ToolList, tools_of
 from service.http.wire import Label, Salt, Whole, WireModel, conflict, text_or, without_no_ops
 
 # Parameters of this API's habits that are known and not built. A value that changes nothing is let through,
@@ -34,14 +35,11 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "function_call": ("none",),
     "functions": ([],),
     "modalities": (["text"],),
-    "parallel_tool_calls": (True, False),
     "prediction": (),
     "reasoning_effort": ("none",),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": (),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
@@ -109,6 +107,9 @@ class ChatRequest(WireModel):
     stop_token_ids: Annotated[list[StopToken], Field(max_length=64, fail_fast=True)] | None = None
     min_tokens: Annotated[Whole, Field(ge=0)] | None = None
     ignore_eos: bool | None = None
+    tools: ToolList | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     n: Annotated[Whole, Field(ge=1, le=MOST_ANSWERS)] | None = None
     priority: Annotated[Whole, Field(ge=-LAST_PRIORITY, le=LAST_PRIORITY)] | None = None
     stream: bool | None = None
@@ -141,12 +142,15 @@ class ChatRequest(WireModel):
                 "prompt_cache_retention",
                 f"with 'cache.mode' {self.cache.mode} nothing is stored that could be kept for 24h",
             )
+        if self.tools and self.structured_outputs and self.structured_outputs.json_ is None:
+            raise conflict("structured_outputs", "beside 'tools' an answer may have a JSON form only")
+        tools_of(self.tools, self.tool_choice, self.parallel_tool_calls)
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(limits) > 1:
             raise conflict("max_completion_tokens", "'max_tokens' and 'max_completion_tokens' differ")
         if self.min_tokens and self.token_limit is not None and self.min_tokens > self.token_limit:
             raise conflict("min_tokens", "'min_tokens' is more than 'max_tokens'")
-        if self.ignore_eos and self._has_form:
+        if self.ignore_eos and (self._has_form or self.tools):
             raise conflict("ignore_eos", "an answer of a given form ends where the form does")
         if self.top_logprobs and not self.logprobs:
             raise conflict("top_logprobs", "'top_logprobs' goes with 'logprobs': true")

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.errors import UnavailableError, error_body
+from service.errors import ServiceError, UnavailableError, error_body
 from service.http.disconnect import ClientGone, LastOrders, run_until_disconnect
 
 PING: Final = b": ping\n\n"
@@ -37,6 +37,28 @@ def _json(value: object) -> bytes:
     return _ENCODER.encode(value).encode()
 
 
+class Words(Protocol):
+    """What a stream says of its own accord, in the dialect of its events."""
+
+    def fail(self, error: ServiceError) -> Iterator[bytes]:
+        """How it ends where it failed."""
+        ...
+
+    def ping(self) -> bytes: ...
+
+
+class _OpenAI:
+    def fail(self, error: ServiceError) -> Iterator[bytes]:
+        yield event(error_body(error.code, error.message))
+        yield DONE
+
+    def ping(self) -> bytes:
+        return PING
+
+
+OPENAI_WORDS: Final = _OpenAI()
+
+
 class EventStream(Response):
     """Sends what `events` yields, each piece at once, and a ping when nothing was sent for `ping_interval`
     seconds. When it ends or the client leaves, `events` is closed and then `resources`, before the call
@@ -52,6 +74,7 @@ class EventStream(Response):
         headers: Mapping[str, str],
         ping_interval: float,
         last_orders: LastOrders,
+        words: Words = OPENAI_WORDS,
     ) -> None:
         super().__init__(headers={**_HEADERS, **headers})
         del self.headers["content-length"]
@@ -59,6 +82,7 @@ class EventStream(Response):
         self._resources = resources
         self._ping_interval = ping_interval
         self._last_orders = last_orders
+        self._words = words
         self._sent_at = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,7 +93,7 @@ class EventStream(Response):
         except ClientGone:
             return
         except UnavailableError as error:
-            last = event(error_body(error.code, error.message)) + DONE
+            last = b"".join(self._words.fail(error))
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _send(self, send: Send) -> None:
@@ -94,5 +118,5 @@ class EventStream(Response):
             if left > 0:
                 await asyncio.sleep(left)
             else:
-                await send({"type": "http.response.body", "body": PING, "more_body": True})
+                await send({"type": "http.response.body", "body": self._words.ping(), "more_body": True})
                 self._sent_at = loop.time()

@@ -53,7 +53,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "endless cache key": (user("x", prompt_cache_key="x" * 1025), "invalid_request", "prompt_cache_key"),
     "early": (user("x", priority=-101), "invalid_request", "priority"),
     "half a priority": (user("x", priority=0.5), "invalid_request", "priority"),
-    "tools": (user("x", tools=[{"type": "function"}]), "unsupported_parameter", "tools"),
+    "old functions": (user("x", functions=[{"name": "f"}]), "unsupported_parameter", "functions"),
     "a form of another kind": (
         user("x", response_format={"type": "grammar"}),
         "invalid_request",
@@ -169,7 +169,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str | None]] = {
         "invalid_request",
         "stream_options",
     ),
-    "role": ({"messages": [{"role": "tool", "content": "x"}]}, "invalid_request", "messages[0].role"),
+    "role": ({"messages": [{"role": "critic", "content": "x"}]}, "invalid_request", "messages[0].role"),
     "no role": ({"messages": [{"content": "x"}]}, "missing_parameter", "messages[0].role"),
     "number as content": (user(5), "invalid_request", "messages[0].content"),
     "unknown part": (user([{"type": "video_url"}]), "invalid_request", "messages[0].content[0]"),
