@@ -139,15 +139,15 @@ class GenerateRequest:
     tenant: str
     messages: tuple[Message, ...]
     images: tuple[ImageInput, ...]
-    pins: tuple[float, ...] = ()
     sampling: Sampling = Sampling()
     cache: CacheOptions = CacheOptions()
-    tools: Tools | None = None
     account: str = ""
     answers: int = 1
     priority: int = 0
     timeout_seconds: float | None = None
     traceparent: str | None = None
+    tools: Tools | None = None
+    pins: tuple[float, ...] = ()
 
     def pin_seconds(self, index: int) -> float:
         """For how long the entry of image `index` is kept: the longest that is asked for its pixels."""
