@@ -17,7 +17,7 @@ from engine.chains.groups import Groups
 from engine.chains.held import EXACT, NO_MATCH, Computed, Held, Mask, Match, Taken
 from engine.chains.segments import Content, Segment, segments_of
 from engine.chains.texts import Texts
-from engine.messages import ChainStats
+from engine.figures import ChainStats
 
 
 class Chains:

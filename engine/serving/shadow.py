@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from engine.answer.sampling import LEAST_LOGPROB, are_sound
-from engine.messages import ShadowStats
+from engine.figures import ShadowStats
 from engine.passes.forward import Work
 from engine.passes.refresh import Prefill, slots_needed
 from engine.serving.prepared import Prepared, picture

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from engine.messages import ChainStats, EngineStatus
+from engine.figures import ChainStats
+from engine.messages import EngineStatus
 from store.types import StoreStats, TierStats
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from engine.messages import ChainStats
+from engine.figures import ChainStats
 from store.types import EntryInfo, QuotaInfo, StoreStats
 
 

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from engine.messages import ChainStats
+from engine.figures import ChainStats
 from service.context import Services
 from service.errors import RequestError
 from service.http.body import read_body

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from engine.messages import CacheOptions, Failed, Finished, Sampling, ShadowStats, TextDelta
+from engine.figures import ShadowStats
+from engine.messages import CacheOptions, Failed, Finished, Sampling, TextDelta
 from engine.serving.runtime import Runtime
 from engine.serving.shadow import add_check
 from store.types import EntryFilter

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from engine.messages import CacheOptions, ShadowStats
+from engine.figures import ShadowStats
+from engine.messages import CacheOptions
 from engine.serving.prepared import Prepared, prepare
 from engine.serving.runtime import Runtime
 from engine.serving.shadow import Shadow, add_check

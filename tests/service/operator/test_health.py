@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine.messages import ChainStats
+from engine.figures import ChainStats
 from service.version import VERSION
 from store.types import StoreStats
 from tests.service.asking import refused
