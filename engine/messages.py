@@ -270,6 +270,6 @@ class EngineStatus:
     progress_seconds: float
     waiting: int
     running: int
-    shadow: ShadowStats = ShadowStats()
+    shadow: ShadowStats = field(default_factory=ShadowStats)
     degraded: tuple[str, ...] = ()
-    chains: ChainStats = ChainStats()
+    chains: ChainStats = field(default_factory=ChainStats)
