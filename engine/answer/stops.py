@@ -28,5 +28,6 @@ class StopStrings:
         return held[: len(held) - keep]
 
     def flush(self) -> str:
-        """Held text that turned out to be no stop string."""
-        return self._held
+        """Held text that turned out to be no stop string: the answer ended, or a call began."""
+        held, self._held = self._held, ""
+        return held
