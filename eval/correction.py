@@ -32,10 +32,10 @@ from eval.statistics import Floats, mean_interval, share_interval
 from eval.status import exit_status
 from eval.trial import Arm, Prompt
 
-SEED = 2041
+SEED = 2051
 PROMPTS = 1008  # 112 of each of the nine kinds
 REFINE = 32
-SHIFT = (("correction", "shift"),)
+SHIFT, RIDGE = (("correction", "shift"),), (("correction", "ridge"),)
 FULL, REUSE = Arm("full", "full"), Arm("reuse", "reuse")
 BLIND = "blind"
 
@@ -53,22 +53,24 @@ class Tried:
         return cell(self.arm.name + ("_refine" if self.refine else ""), self.ratio)
 
 
-CONDUIT, CONDUIT_SHIFT = Arm("conduit", "conduit"), Arm("conduit_shift", "conduit", SHIFT)
+CONDUIT, CONDUIT_RIDGE = Arm("conduit", "conduit"), Arm("conduit_ridge", "conduit", RIDGE)
 IMPACT, IMPACT_SHIFT = Arm("impact", "impact"), Arm("impact_shift", "impact", SHIFT)
+IMPACT_RIDGE = Arm("impact_ridge", "impact", RIDGE)
 TRIED = (
     Tried(FULL, 1.0),
     Tried(REUSE, 0.0),
-    *(Tried(arm, r) for arm in (CONDUIT, CONDUIT_SHIFT, IMPACT, IMPACT_SHIFT) for r in (0.10, 0.20)),
-    *(Tried(arm, 0.10, REFINE) for arm in (CONDUIT, CONDUIT_SHIFT, IMPACT, IMPACT_SHIFT)),
+    *(Tried(arm, 0.10) for arm in (CONDUIT, CONDUIT_RIDGE, IMPACT, IMPACT_SHIFT, IMPACT_RIDGE)),
+    Tried(IMPACT_RIDGE, 0.20),
+    Tried(IMPACT_RIDGE, 0.10, REFINE),
 )
 NAMES = tuple(tried.name for tried in TRIED)
-# What each is compared with, prompt by prompt.
+# What each is compared with, prompt by prompt; first the same rule without what was added.
 BESIDE = {
-    **{cell(f"{rule}_shift", r): cell(rule, r) for rule in ("conduit", "impact") for r in (0.10, 0.20)},
-    **{
-        cell(f"{rule}_refine", 0.10): cell(rule, 0.10)
-        for rule in ("conduit", "impact", "conduit_shift", "impact_shift")
-    },
+    "conduit_ridge.r10": ("conduit.r10",),
+    "impact.r10": ("conduit.r10",),
+    "impact_shift.r10": ("impact.r10",),
+    "impact_ridge.r10": ("impact.r10", "conduit.r10", "impact_shift.r10"),
+    "impact_ridge_refine.r10": ("impact_ridge.r10",),
 }
 
 
@@ -139,9 +141,8 @@ def figures_of(rows: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
             "by_kind": by_kind,
             "recovered": round(float((values - reuse).mean()) / lost, 4) if lost else 1.0,
         }
-        if name in BESIDE:
-            difference = mean_interval(values - right[BESIDE[name]])
-            found[name][f"minus_{BESIDE[name]}"] = difference.as_list()
+        for other in BESIDE.get(name, ()):
+            found[name][f"minus_{other}"] = mean_interval(values - right[other]).as_list()
     found["by_kind_counted"] = {k: int((kinds == k).sum()) for k in KINDS}
     return found
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from engine.families.base import Rope
 from engine.passes.kv import RequestKV
-from engine.passes.probe import FIRST_WITH_CONTEXT, Candidates
+from engine.passes.probe import Candidates
 from engine.passes.rotation import rotate
-from engine.policies.corrections import Correction
-from engine.prompt.layout import Ints
+from engine.policies.corrections import Correction, Weights
+from engine.prompt.layout import ImageSpan, Ints
+from store.records.entry import ImageKV
 
 
 class Corrected:
@@ -33,39 +34,49 @@ class Corrected:
         chosen: Ints,
     ) -> None:
         """`rope` is the whole prompt's, `slots` those of the pass's rows, both `slots` and `chosen` ascending."""
-        device = kv.keys.device
         self._correction, self._kv = correction, kv
         self._rope = Rope(rope.cos.float(), rope.sin.float())
-        self._spans = candidates.spans
-        self._rows = torch.as_tensor(np.searchsorted(slots, chosen), device=device)
-        self._image = candidates.image[
-            torch.as_tensor(np.searchsorted(candidates.slots, chosen), device=device)
-        ]
-        self._told = [i for i in range(len(self._spans)) if bool((self._image == i).any())]
-        self._keys = self._stored([entry.keys for entry in candidates.entries], chosen)
-        self._values = self._stored([entry.values for entry in candidates.entries], chosen)
+        spans = zip(candidates.spans, candidates.entries, strict=True)
+        images = [self._image(correction.weights, span, entry, slots, chosen) for span, entry in spans]
+        self._images = [image for image in images if len(image.rows)]
 
     def __call__(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        if layer < FIRST_WITH_CONTEXT:
+        if not self._correction.corrects(layer, len(self._kv.keys)):
             return
-        keys_by_image = self._by_image(keys, self._keys[layer])
-        values_by_image = self._by_image(values, self._values[layer])
-        for image in self._told:
-            span = self._spans[image]
-            slots = slice(span.start, span.stop)
-            whole = keys_by_image[image][:, None].expand(-1, span.stop - span.start, -1)
-            self._kv.keys[layer, :, slots] += rotate(whole, self._rope.at(slots))
-            self._kv.values[layer, :, slots] += values_by_image[image][:, None]
+        for image in self._images:
+            moved_keys, moved_values = image.moves(layer, keys, values)
+            span = image.slots
+            whole = moved_keys.expand(-1, span.stop - span.start, -1)
+            self._kv.keys[layer, :, span] += rotate(whole, self._rope.at(span))
+            self._kv.values[layer, :, span] += moved_values
 
-    def _by_image(self, computed: torch.Tensor, stored: torch.Tensor) -> torch.Tensor:
-        moved = computed[:, self._rows].float() - stored.float()
-        return self._correction(moved, self._image, len(self._spans))
+    def _image(self, weighing: Weights, span: ImageSpan, entry: ImageKV, slots: Ints, chosen: Ints) -> _Image:
+        device = self._kv.keys.device
+        inside = chosen[(chosen >= span.start) & (chosen < span.stop)]
+        told = torch.as_tensor(inside - span.start, device=entry.keys.device)
+        middle = entry.keys[len(entry.keys) // 2]
+        weights = weighing(middle, told) if len(told) else torch.empty(0)
+        rows = torch.as_tensor(np.searchsorted(slots, inside), device=device)
+        keys, values = (tensor[:, :, told].to(device) for tensor in (entry.keys, entry.values))
+        return _Image(slice(span.start, span.stop), rows, keys, values, weights.to(device))
 
-    def _stored(self, by_entry: Sequence[torch.Tensor], chosen: Ints) -> torch.Tensor:
-        """Of tensors [layers, kv_heads, tokens, head_dim], one a span, the chosen tokens, side by side."""
-        found = []
-        for image in self._told:
-            span, tensor = self._spans[image], by_entry[image]
-            inside = chosen[(chosen >= span.start) & (chosen < span.stop)] - span.start
-            found.append(tensor[:, :, torch.as_tensor(inside, device=tensor.device)].to(self._kv.keys.device))
-        return torch.cat(found, dim=2)
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """An image's `slots`, the `rows` [n] of the pass that are its refreshed ones, what was stored of these, keys and
+    values [layers, kv_heads, n, head_dim], and the weights of the correction."""
+
+    slots: slice
+    rows: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    weights: torch.Tensor
+
+    def moves(
+        self, layer: int, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """By what the image's rows, or all rows alike, are moved: keys and values [kv_heads, rows or 1, head_dim]."""
+        computed = torch.cat((keys[:, self.rows], values[:, self.rows])).float()
+        stored = torch.cat((self.keys[layer], self.values[layer])).float()
+        moved = self.weights @ (computed - stored)
+        return moved[: len(keys)], moved[len(keys) :]

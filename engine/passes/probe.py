@@ -17,11 +17,9 @@ from engine.passes.rows import PromptRows
 from engine.passes.score import attention_mass, behind_output, joined_by_head
 from engine.policies.base import EMPTY, SHORTLIST_EXTRA, Probe, ScorePlan, top
 from engine.policies.conduit import damped
+from engine.policies.corrections import FIRST_WITH_CONTEXT
 from engine.prompt.layout import ImageSpan, Ints, PromptLayout, Query, tail_query, visual_slots
 from store.records.entry import ImageKV
-
-# The first layer whose keys and values depend on what stands before a token.
-FIRST_WITH_CONTEXT = 1
 
 
 @dataclass(frozen=True, slots=True)

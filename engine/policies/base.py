@@ -117,8 +117,9 @@ class Policy:
 class SelectingPolicy(Policy):
     """Chooses one set of tokens, which is then computed at every layer.
 
-    correction: what is done to the tokens that were not chosen, by name: "none", or "shift", which moves them by the
-    shrunk mean of what their image's chosen tokens have moved by (`engine.policies.corrections`).
+    correction: what is done to the tokens that were not chosen, by name: "none", "ridge", which moves them by what
+    their image's chosen tokens have moved by, the more the more alike their keys are, or "shift", which moves all of an
+    image by the shrunk mean (`engine.policies.corrections`).
     """
 
     correction: str = field(default="none", kw_only=True)

@@ -12,17 +12,12 @@ FIRST = {
     "full.r100": "full prefill",
     "reuse.r0": "plain reuse",
     "conduit.r10": "`conduit`, 10 % refreshed",
-    "conduit.r20": "`conduit`, 20 %",
-    "conduit_shift.r10": "`conduit`, 10 %, shift",
-    "conduit_shift.r20": "`conduit`, 20 %, shift",
-    "conduit_refine.r10": "`conduit`, 10 %, refine",
-    "conduit_shift_refine.r10": "`conduit`, 10 %, shift and refine",
+    "conduit_ridge.r10": "`conduit`, 10 %, ridge",
     "impact.r10": "`impact`, 10 %",
-    "impact.r20": "`impact`, 20 %",
     "impact_shift.r10": "`impact`, 10 %, shift",
-    "impact_shift.r20": "`impact`, 20 %, shift",
-    "impact_refine.r10": "`impact`, 10 %, refine",
-    "impact_shift_refine.r10": "`impact`, 10 %, shift and refine",
+    "impact_ridge.r10": "`impact`, 10 %, ridge",
+    "impact_ridge_refine.r10": "`impact`, 10 %, ridge and refine",
+    "impact_ridge.r20": "`impact`, 20 %, ridge",
 }
 
 
@@ -35,20 +30,21 @@ def first_section(found: Result) -> list[str]:
         f" chosen on. Full prefill answers {percent(figures['full_accuracy'])} % of them, and the words without the"
         f" pages {percent(figures['blind_accuracy'])} %; counted are the {figures['counted']} that full prefill answers"
         " and the words alone do not. Recovered is the share of the way from plain reuse to full prefill; gained is the"
-        " paired difference, in points with its 95 % interval, to the same rule and budget without what was added.",
+        " paired difference, in points with its 95 % interval, to the row without what was added last (of `impact`"
+        " alone to `conduit`).",
         "",
         *table(["", "right, %", "recovered, %", "gained", *kinds], rows),
-        f"Shift moves the tokens that were not chosen by what the chosen ones show (`correction`); refine computes"
-        f" {found['settings']['refine']} prompt rows anew with each token (`cache.refine`). Both are off by default:"
-        " [what speaks against it](../../docs/policies/correction.md).",
+        "Ridge and shift move the tokens that were not chosen by what the chosen ones show (`correction`); refine"
+        f" computes {found['settings']['refine']} prompt rows anew with each token (`cache.refine`). All are off by"
+        " default: [what speaks against it](../../docs/policies/correction.md).",
         "",
     ]
 
 
 def _row(figures: Mapping[str, Any], name: str, kinds: list[str]) -> list[str]:
     entry = figures[name]
-    against = [value for key, value in entry.items() if key.startswith("minus_")]
-    gained = "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * x for x in against[0])) if against else ""
+    against = next((value for key, value in entry.items() if key.startswith("minus_")), None)
+    gained = "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * x for x in against)) if against else ""
     return [
         compact(with_width(entry["accuracy"], figures["counted"])),
         f"{100 * entry['recovered']:.1f}",

@@ -86,15 +86,15 @@ def long_chunks_section(found: Result) -> list[str]:
     (figures,) = found["figures"].values()
     looks = differences([figures], "kl")
     rows = [
-        [name, *(f"{x:+.3f}" for x in entry["kl_minus_unshifted"])]
+        [name, *(f"{x:+.3f}" for x in entry["kl_minus_uncorrected"])]
         for name, entry in figures.items()
-        if isinstance(entry, dict) and "kl_minus_unshifted" in entry
+        if isinstance(entry, dict) and "kl_minus_uncorrected" in entry
     ]
     return [
         f"Four chunks of about 60 tokens, n = {figures['n']}. {FIELDS['kl'][0]}.",
         "",
         *cells_table(figures, "kl", looks),
-        "What shift changes at the same rule and budget, nats, paired 95 % interval:",
+        "What a correction changes at the same rule and budget, nats, paired 95 % interval:",
         "",
         *table(["cell", "KL", "low", "high"], rows),
     ]

@@ -146,8 +146,11 @@ def test_rows_that_are_fresh_in_some_layers_only_leave_no_refreshed_chain(
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in SELECTING}))
-def test_rows_that_a_correction_moves_leave_no_refreshed_chain(bench: Bench, name: str) -> None:
-    asked, match, _ = chained(bench, make_policy(name, {"correction": "shift"}), "another")
+@pytest.mark.parametrize("correction", ["shift", "ridge"])
+def test_rows_that_a_correction_moves_leave_no_refreshed_chain(
+    bench: Bench, name: str, correction: str
+) -> None:
+    asked, match, _ = chained(bench, make_policy(name, {"correction": correction}), "another")
     assert not match.rest
     assert match.exact == asked.layout.spans[0].start
 

@@ -109,8 +109,9 @@ def test_T14_every_shape_of_prompt_equals_a_plain_pass(
     plain, candidates = asked.restored(policy, 0.6)
     if not policy.refresh_text:
         run_plainly(plain, [asked.layout.text_slots()] * bench.family.shape.layers)
-    shifted = zip(candidates.spans, candidates.entries, strict=True) if "correction" in options else ()
-    logits = run_plainly(plain, computed_rows(asked, policy, 0.6), tuple(shifted))
+    images = tuple(zip(candidates.spans, candidates.entries, strict=True))
+    rows = computed_rows(asked, policy, 0.6)
+    logits = run_plainly(plain, rows, images, str(options.get("correction", "none")))
     assert torch.allclose(found.logits, logits, atol=1e-4)
     length = asked.layout.length
     assert torch.allclose(prefill.kv.keys[:, :, :length], plain.kv.keys[:, :, :length], atol=1e-4)

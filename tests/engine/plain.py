@@ -46,18 +46,21 @@ def first_layer_weights(prefill: Prefill, asking: torch.Tensor, visible: torch.T
 
 
 def run_plainly(
-    prefill: Prefill, slots_by_layer: Sequence[Ints], shifted: Sequence[tuple[ImageSpan, ImageKV]] = ()
+    prefill: Prefill,
+    slots_by_layer: Sequence[Ints],
+    images: Sequence[tuple[ImageSpan, ImageKV]] = (),
+    correction: str = "none",
 ) -> torch.Tensor:
     """Compute the rows at `slots_by_layer[layer]` over what `prefill` holds; returns the last row's logits [vocab]. The
-    other rows of `shifted` images are moved behind layer 0 as correction "shift" says."""
+    other rows of `images` are moved behind layer 0 as `correction` says."""
     family, kv, length = prefill.family, prefill.kv, prefill.layout.length
     rows = prefill.rows(np.arange(length))
     hidden = rows.hidden.clone()
     for layer, computed in enumerate(slots_by_layer):
         slots = torch.as_tensor(computed)
         projected, rope = family.project(layer, hidden[slots]), rows.rope.at(slots)
-        for span, entry in shifted if layer else ():
-            shift_plainly(prefill, layer, slots, projected, span, entry)
+        for span, entry in images if layer else ():
+            correct_plainly(prefill, correction, layer, slots, projected, span, entry)
         kv.keys[layer][:, slots] = turned(projected.keys, rope)
         kv.values[layer][:, slots] = projected.values
         queries, values = turned(projected.queries, rope), kv.values[layer, :, :length]
@@ -67,28 +70,47 @@ def run_plainly(
     return family.logits(hidden[-1:])[0]
 
 
-def shift_plainly(
+def correct_plainly(
     prefill: Prefill,
+    correction: str,
     layer: int,
     slots: torch.Tensor,
     projected: Projection,
     span: ImageSpan,
     entry: ImageKV,
 ) -> None:
-    """Rows of an image not computed: stored + sum of (computed - stored) / (n + 2), keys before rotation."""
+    """Rows of an image not computed: stored + the mixture of (computed - stored), keys before rotation."""
     computed = [int(slot) for slot in slots if span.start <= slot < span.stop]
-    if not computed:
+    shares = plain_shares(correction, layer, entry, [slot - span.start for slot in computed])
+    if not computed or shares is None:
         return
     row = {int(slot): number for number, slot in enumerate(slots)}
     for slot in set(range(span.start, span.stop)) - set(computed):
         at = slot - span.start
         key, value = entry.keys[layer][:, at].float(), entry.values[layer][:, at].float()
-        for other in computed:
+        for share, other in zip(shares[at], computed, strict=True):
             stored = other - span.start
-            key = key + (projected.keys[:, row[other]] - entry.keys[layer][:, stored]) / (len(computed) + 2)
-            value = value + (projected.values[:, row[other]] - entry.values[layer][:, stored]) / (
-                len(computed) + 2
-            )
+            key = key + share * (projected.keys[:, row[other]] - entry.keys[layer][:, stored])
+            value = value + share * (projected.values[:, row[other]] - entry.values[layer][:, stored])
         rope = prefill.prompt_rows.rope.at(slice(slot, slot + 1))
         prefill.kv.keys[layer][:, slot] = turned(key[:, None], rope)[:, 0]
         prefill.kv.values[layer][:, slot] = value
+
+
+def plain_shares(correction: str, layer: int, entry: ImageKV, told: Sequence[int]) -> torch.Tensor | None:
+    """By what share of each told row's difference each row is moved, [rows, told]; None where none is.
+
+    shift: 1 / (n + 2). ridge: with x = (1, unit vector of the middle layer's key less the image's mean), the row's x
+    times the ridge solution (X'X + 1)^-1 X' over the told rows; up to two thirds of the depth.
+    """
+    layers, kv_heads, rows, head_dim = entry.keys.shape
+    if correction == "shift":
+        return torch.full((rows, len(told)), 1 / (len(told) + 2))
+    if correction != "ridge" or 3 * layer > 2 * layers:
+        return None
+    keys = torch.stack([entry.keys[layers // 2, :, at].double().flatten() for at in range(rows)])
+    directions = torch.nn.functional.normalize(keys - keys.mean(0), dim=1)
+    features = torch.cat((torch.ones(rows, 1), directions), dim=1)
+    own = features[list(told)]
+    solved = torch.linalg.solve(own.T @ own + torch.eye(1 + kv_heads * head_dim), own.T)
+    return (features @ solved).float()

@@ -108,4 +108,5 @@ def test_the_report_opens_with_one_table(tmp_path: Path) -> None:
     assert text.index("## In one table") < text.index("## The shipped model, whole answers")
     assert "| full prefill | 100.0 ±49.0 | 100.0 |  | 100.0 |" in text
     assert "| `impact`, 10 %, shift | 75.0 ±44.9 | 75.0 | +25.0 [+0.0, +75.0] | 75.0 |" in text
+    assert "| `impact`, 10 % | 50.0 ±35.0 | 50.0 | +50.0 [+0.0, +100.0] | 50.0 |" in text
     assert "counted are the 4 that" in text and "refine computes 32 prompt rows" in text

@@ -195,7 +195,7 @@ def test_all_sections(swept: dict[str, Any], controls: dict[str, Any], tmp_path:
         "published": public,
         "long_chunks": swept,
     }
-    swept["figures"]["two_hop"]["conduit.r10"]["kl_minus_unshifted"] = [-0.04, -0.07, -0.01]
+    swept["figures"]["two_hop"]["conduit.r10"]["kl_minus_uncorrected"] = [-0.04, -0.07, -0.01]
     text = page(everything, tmp_path)
     assert "| conduit.r10 | -0.040 | -0.070 | -0.010 |" in text
     assert "Not measured" not in text

@@ -64,6 +64,7 @@ CONVERSATIONS: dict[str, list[Message]] = {
         ("conduit", {"preset": "paper"}),
         ("cacheblend", {}),
         ("impact", {"correction": "shift"}),
+        ("impact", {"correction": "ridge"}),
     ],
 )
 def test_swept_kv_is_that_of_a_full_prefill(
