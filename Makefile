@@ -31,7 +31,7 @@ bench: $(DEV)    ## the benchmarks, and the README's tables from their results
 	@sh scripts/bench
 
 clean:           ## remove the environment and everything generated
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis var
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis var *.egg-info
 
 $(RUN): requirements.lock scripts/install
 	@sh scripts/install

@@ -10,6 +10,10 @@ COPY requirements.lock requirements-otel.lock ./
 RUN python3 -m venv .venv \
     && PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" .venv/bin/pip install --no-cache-dir --disable-pip-version-check \
         -r requirements.lock -r requirements-otel.lock
+# The command `conduit`, which runs what the last stage puts beside it.
+COPY pyproject.toml README.md LICENSE ./
+RUN mkdir service engine store demo \
+    && .venv/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps --editable .
 
 FROM ${BASE}
 RUN useradd --system --uid 10001 --home-dir /app conduit \
@@ -26,6 +30,7 @@ ENV CONDUIT_HOST=0.0.0.0 \
     CONDUIT_TRUSTED_HOSTS=api \
     CONDUIT_STORE_PATH=/var/lib/conduit \
     HF_HOME=/var/lib/hub \
+    PATH=/app/.venv/bin:$PATH \
     PYTHONUNBUFFERED=1
 USER conduit
 VOLUME /var/lib/conduit /var/lib/hub

@@ -36,7 +36,7 @@ MIB: Final = 1024**2
 GIB: Final = 1024**3
 
 # What clients read (examples/, docs/api.md); often set in the shell that also starts a service.
-_CLIENTS_OWN: Final = frozenset({"url", "key", "api_key"})
+_CLIENTS_OWN: Final = frozenset({"url", "api_key"})
 
 ImageFormat = Literal["jpeg", "png", "webp", "gif", "bmp", "tiff", "avif"]
 Formats = Annotated[tuple[ImageFormat, ...], BeforeValidator(split_list)]

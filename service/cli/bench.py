@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, TextIO
+from typing import Annotated, Any, Final
 
-from service.cli.chat import image_url
+import typer
+
 from service.cli.client import CommandFailed, Service
+from service.cli.options import MaxTokens, Policy, Ratio, image_url
+from service.cli.terminal import Terminal
 
 MOST_REQUESTS: Final = 10_000
 MOST_USERS: Final = 64
-_QUESTION: Final = "What is on this page?"
-
-
-def add_bench(bench: argparse.ArgumentParser) -> None:
-    """The options of `bench`."""
-    bench.add_argument(
-        "images", nargs="+", metavar="IMAGE", help="URL or file; every request has all of them"
-    )
-    bench.add_argument("--requests", type=_up_to(MOST_REQUESTS), default=32)
-    bench.add_argument("--users", type=_up_to(MOST_USERS), default=4, help="requests at the same time")
-    bench.add_argument("--question", default=_QUESTION)
-    bench.add_argument("--max-tokens", type=int, default=32)
-    bench.add_argument("--policy")
-    bench.add_argument("--refresh-ratio", type=float)
-    bench.set_defaults(run=_bench)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,48 +29,72 @@ class Seen:
     hits: int
 
 
-def bench_lines(seen: Sequence[Seen], failures: Sequence[str], seconds: float) -> list[str]:
-    """What is printed after `seconds` of load."""
-    lines = [f"{len(seen)} answers in {seconds:.2f} s, {len(failures)} failed"]
-    lines += [f"  {count} x {text}" for text, count in _counted(failures)]
-    if not seen:
-        return lines
-    ttfts = sorted(one.ttft for one in seen)
-    hits, images = sum(one.hits for one in seen), sum(one.images for one in seen)
-    rate, tokens = len(seen) / seconds, sum(one.tokens for one in seen) / seconds
-    return [
-        *lines,
-        f"throughput   {rate:.2f} requests/s, {tokens:.1f} tokens/s",
-        f"first token  p50 {_quantile(ttfts, 0.5) * 1000:.1f} ms, p99 {_quantile(ttfts, 0.99) * 1000:.1f} ms",
-        f"hit ratio    {hits / images:.0%} ({hits} of {images} images)",
-    ]
-
-
-def _bench(service: Service, options: argparse.Namespace, out: TextIO) -> None:
-    body = _body(options)
-    began = time.monotonic()
-    with ThreadPoolExecutor(options.users) as users:
-        try:
-            results = list(users.map(lambda _: _measure(service, body), range(options.requests)))
-        finally:
-            users.shutdown(wait=False, cancel_futures=True)  # an interrupt ends it after those under way
-    seconds = time.monotonic() - began
-    failures = [result for result in results if isinstance(result, str)]
-    seen = [result for result in results if isinstance(result, Seen)]
-    print(*bench_lines(seen, failures, seconds), sep="\n", file=out)
-    if failures:
-        raise CommandFailed(f"{len(failures)} of {options.requests} requests failed")
-
-
-def _body(options: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "prompt": options.question,
-        "images": [image_url(image) for image in options.images],
-        "max_tokens": options.max_tokens,
-        "cache": {"policy": options.policy, "refresh_ratio": options.refresh_ratio},
+def bench(
+    service: Service,
+    terminal: Terminal,
+    images: Annotated[list[str], typer.Argument(metavar="IMAGE", help="URL or file; every request has all.")],
+    requests: Annotated[int, typer.Option(min=1, max=MOST_REQUESTS)] = 32,
+    users: Annotated[int, typer.Option(min=1, max=MOST_USERS, help="Requests at the same time.")] = 4,
+    question: Annotated[str, typer.Option()] = "What is on this page?",
+    max_tokens: MaxTokens = 32,
+    policy: Policy = None,
+    refresh_ratio: Ratio = None,
+) -> None:
+    """Ask again and again, and see what the users saw."""
+    body = {
+        "prompt": question,
+        "images": [image_url(image) for image in images],
+        "max_tokens": max_tokens,
+        "cache": {"policy": policy, "refresh_ratio": refresh_ratio},
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    began = time.monotonic()
+    with ThreadPoolExecutor(users) as pool:
+        try:
+            results = list(pool.map(lambda _: _measure(service, body), range(requests)))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # an interrupt ends it after those under way
+    took = time.monotonic() - began
+    failures = [result for result in results if isinstance(result, str)]
+    found = figures([result for result in results if isinstance(result, Seen)], failures, took)
+    terminal.document(found)
+    for line in bench_lines(found):
+        terminal.line(line)
+    if failures:
+        raise CommandFailed(f"{len(failures)} of {requests} requests failed", "requests_failed")
+
+
+def figures(seen: Sequence[Seen], failures: Sequence[str], seconds: float) -> dict[str, Any]:
+    """What `seconds` of load came to; rates and times are None where nothing was answered."""
+    ttfts = sorted(one.ttft for one in seen)
+    return {
+        "answers": len(seen),
+        "seconds": seconds,
+        "failures": {text: failures.count(text) for text in dict.fromkeys(failures)},
+        "requests_per_second": len(seen) / seconds if seen else None,
+        "tokens_per_second": sum(one.tokens for one in seen) / seconds if seen else None,
+        "ttft_p50_ms": _quantile(ttfts, 0.5) * 1000 if seen else None,
+        "ttft_p99_ms": _quantile(ttfts, 0.99) * 1000 if seen else None,
+        "hits": sum(one.hits for one in seen),
+        "images": sum(one.images for one in seen),
+    }
+
+
+def bench_lines(found: dict[str, Any]) -> list[str]:
+    """`figures` for a person."""
+    failures: dict[str, int] = found["failures"]
+    lines = [f"{found['answers']} answers in {found['seconds']:.2f} s, {sum(failures.values())} failed"]
+    lines += [f"  {count} x {text}" for text, count in failures.items()]
+    if not found["answers"]:
+        return lines
+    hits, images = found["hits"], found["images"]
+    return [
+        *lines,
+        f"throughput   {found['requests_per_second']:.2f} requests/s, {found['tokens_per_second']:.1f} tokens/s",
+        f"first token  p50 {found['ttft_p50_ms']:.1f} ms, p99 {found['ttft_p99_ms']:.1f} ms",
+        f"hit ratio    {hits / images:.0%} ({hits} of {images} images)",
+    ]
 
 
 def _measure(service: Service, body: dict[str, Any]) -> Seen | str:
@@ -107,19 +118,6 @@ def _has_text(chunk: dict[str, Any]) -> bool:
     return any(choice["delta"].get("content") for choice in chunk["choices"])
 
 
-def _counted(failures: Sequence[str]) -> list[tuple[str, int]]:
-    return [(text, failures.count(text)) for text in dict.fromkeys(failures)]
-
-
 def _quantile(ordered: Sequence[float], share: float) -> float:
     """The value that `share` of them do not exceed (nearest rank)."""
     return ordered[math.ceil(share * len(ordered)) - 1]
-
-
-def _up_to(most: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if text.isascii() and text.isdigit() and 1 <= int(text) <= most:
-            return int(text)
-        raise argparse.ArgumentTypeError(f"not a number from 1 to {most}: {text}")
-
-    return number

@@ -1,186 +1,196 @@
-"""The operator's verbs at the terminal: `cache stats`, `ls`, `rm`, `evict`, `clear`, `pin`, `unpin`, `quota`, `verify`,
-`warm`."""
+"""The operator's commands: `cache stats`, `ls`, `rm`, `evict`, `clear`, `pin`, `unpin`, `quota`, `verify`, `warm`."""
 
 from __future__ import annotations
 
-import argparse
 import time
-from typing import Any, Final, TextIO, TypeAlias
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-from service.cli.chat import image_url
-from service.cli.client import CommandFailed, Service
-from service.cli.report import binary, entry_lines, quota_lines, stats_lines
+import typer
 
-Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from service.cli.client import CommandFailed, Service
+from service.cli.command import register
+from service.cli.keys import full_keys, pages
+from service.cli.options import Salt, Tenant, image_url, seconds, size
+from service.cli.report import ENTRIES, QUOTAS, TIERS, binary, entry_rows, quota_rows, stats_lines, tier_rows
+from service.cli.terminal import Terminal
 
 _LIFT: Final = "none"
-_SIZE_UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+Keys = Annotated[
+    list[str], typer.Argument(metavar="KEY", help="Whole, or its beginning where that is enough.")
+]
+Model = Annotated[str | None, typer.Option("--model")]
+Tier = Annotated[str | None, typer.Option("--tier")]
+OlderThan = Annotated[
+    float | None, typer.Option("--older-than", parser=seconds, metavar="SECONDS", help="Since last use.")
+]
+MinBytes = Annotated[int | None, typer.Option("--min-bytes", parser=size, metavar="SIZE")]
 
 
-def add_cache(cache: Verbs) -> None:
-    """The verbs of `cache` and their options."""
-    _add_looking(cache)
-    _add_removing(cache)
-    _add_keeping(cache)
-    warming = cache.add_parser("warm", help="compute images before they are asked about")
-    warming.add_argument("images", nargs="+", metavar="IMAGE", help="URL or file")
-    warming.add_argument("--tenant")
-    warming.add_argument("--salt")
-    warming.set_defaults(run=_warm)
+def stats(service: Service, terminal: Terminal) -> None:
+    """What each tier holds."""
+    found = service.call("GET", "/v1/cache/stats")
+    terminal.document(found)
+    terminal.table(TIERS, tier_rows(found))
+    for line in stats_lines(found):
+        terminal.line(line)
 
 
-def _add_looking(cache: Verbs) -> None:
-    cache.add_parser("stats", help="what each tier holds").set_defaults(run=_stats)
-    listing = cache.add_parser("ls", help="list entries")
-    _add_filter(listing)
-    listing.set_defaults(run=_ls)
-    scrub = cache.add_parser("verify", help="read and check every record, remove damaged ones")
-    scrub.set_defaults(run=_verify)
+def ls(
+    service: Service,
+    terminal: Terminal,
+    tenant: Tenant = None,
+    model: Model = None,
+    tier: Tier = None,
+    older_than: OlderThan = None,
+    min_bytes: MinBytes = None,
+) -> None:
+    """List entries."""
+    select = _given(tenant=tenant, model=model, tier=tier, older_than=older_than, min_bytes=min_bytes)
+    entries = [entry for page in pages(service, select) for entry in page]
+    terminal.document({"entries": entries})
+    terminal.table(ENTRIES, entry_rows(entries, time.time()))
 
 
-def _add_removing(cache: Verbs) -> None:
-    removal = cache.add_parser("rm", help="remove entries by key")
-    removal.add_argument("keys", nargs="+", metavar="KEY")
-    removal.set_defaults(run=_rm)
-    eviction = cache.add_parser("evict", help="remove the least recently used of what matches")
-    _add_filter(eviction)
-    eviction.add_argument("--bytes", type=size, help="stop when so much is freed")
-    eviction.add_argument("--all", action="store_true", help="everything, if nothing else narrows it")
-    eviction.add_argument("--dry-run", action="store_true")
-    eviction.set_defaults(run=_evict)
-    clearing = cache.add_parser("clear", help="remove everything that is not in use or pinned")
-    clearing.add_argument("--tenant")
-    clearing.add_argument("--include-pinned", action="store_true")
-    clearing.set_defaults(run=_clear)
-
-
-def _add_keeping(cache: Verbs) -> None:
-    pinning = cache.add_parser("pin", help="keep entries by key: evicted last for --ttl, without it never")
-    pinning.add_argument("keys", nargs="+", metavar="KEY")
-    pinning.add_argument("--ttl", type=float, metavar="SECONDS")
-    pinning.set_defaults(run=_pin)
-    unpinning = cache.add_parser("unpin", help="let entries go as others do")
-    unpinning.add_argument("keys", nargs="+", metavar="KEY")
-    unpinning.set_defaults(run=_unpin)
-    quota = cache.add_parser("quota", help="show what tenants may hold; with BYTES, set it for one")
-    quota.add_argument("tenant", nargs="?")
-    quota.add_argument("bytes", nargs="?", type=_quota_size, help=f"in each tier, or '{_LIFT}' to lift it")
-    quota.set_defaults(run=_quota)
-
-
-def _add_filter(verb: argparse.ArgumentParser) -> None:
-    for name in ("tenant", "model", "tier"):
-        verb.add_argument(f"--{name}")
-    verb.add_argument("--older-than", type=float, metavar="SECONDS", help="since last use")
-    verb.add_argument("--min-bytes", type=size)
-
-
-def _stats(service: Service, options: argparse.Namespace, out: TextIO) -> None:
-    print(*stats_lines(service.call("GET", "/v1/cache/stats")), sep="\n", file=out)
-
-
-def _ls(service: Service, options: argparse.Namespace, out: TextIO) -> None:
-    query: dict[str, Any] = {**_filter(options), "limit": 200}
-    now, header = time.time(), True
-    while query.get("cursor", "") is not None:
-        page = service.call("GET", "/v1/cache/entries", params=query)
-        print(*entry_lines(page["entries"], now, header=header), sep="\n", file=out)
-        query["cursor"], header = page["cursor"], False
-
-
-def _rm(service: Service, options: argparse.Namespace, out: TextIO) -> None:
-    for key in options.keys:
+def rm(service: Service, terminal: Terminal, keys: Keys) -> None:
+    """Remove entries by key."""
+    for key in full_keys(service, keys):
         service.call("DELETE", f"/v1/cache/entries/{key}")
-        print(f"removed {key}", file=out)
+        terminal.document({"removed": key})
+        terminal.line(f"removed {key}")
 
 
-def _evict(service: Service, options: argparse.Namespace, out: TextIO) -> None:
-    body = {**_filter(options), "all": options.all, "dry_run": options.dry_run}
-    if options.bytes is not None:
-        body["bytes"] = options.bytes
-    result = service.call("POST", "/v1/cache/evict", json=body)
+def evict(
+    service: Service,
+    terminal: Terminal,
+    tenant: Tenant = None,
+    model: Model = None,
+    tier: Tier = None,
+    older_than: OlderThan = None,
+    min_bytes: MinBytes = None,
+    free: Annotated[
+        int | None, typer.Option("--bytes", parser=size, metavar="SIZE", help="Stop when so much is freed.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="If nothing else narrows it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+) -> None:
+    """Remove the least recently used of what matches."""
+    select = _given(
+        tenant=tenant, model=model, tier=tier, older_than=older_than, min_bytes=min_bytes, bytes=free
+    )
+    result = service.call("POST", "/v1/cache/evict", json={**select, "all": everything, "dry_run": dry_run})
+    terminal.document(result)
     verb = "would remove" if result["dry_run"] else "removed"
-    print(f"{verb} {len(result['keys'])} entries, {binary(result['bytes'])}", file=out)
+    terminal.line(f"{verb} {len(result['keys'])} entries, {binary(result['bytes'])}")
     if result["skipped_leased"]:
-        print(f"left {result['skipped_leased']} that are in use", file=out)
+        terminal.line(f"left {result['skipped_leased']} that are in use")
 
 
-def _clear(service: Service, options: argparse.Namespace, out: TextIO) -> None:
-    body = {"tenant": options.tenant, "include_pinned": options.include_pinned}
+def clear(
+    service: Service,
+    terminal: Terminal,
+    tenant: Tenant = None,
+    include_pinned: Annotated[bool, typer.Option("--include-pinned")] = False,
+) -> None:
+    """Remove everything that is not in use or pinned."""
+    body = {"tenant": tenant, "include_pinned": include_pinned}
     result = service.call("POST", "/v1/cache/clear", json=body)
-    print(f"removed {len(result['keys'])} entries, {binary(result['bytes'])}", file=out)
-    print(f"left {result['skipped_leased']} in use, {result['skipped_pinned']} pinned", file=out)
+    terminal.document(result)
+    terminal.line(f"removed {len(result['keys'])} entries, {binary(result['bytes'])}")
+    terminal.line(f"left {result['skipped_leased']} in use, {result['skipped_pinned']} pinned")
 
 
-def _pin(service: Service, options: argparse.Namespace, out: TextIO) -> None:
-    kind: dict[str, Any] = {"hard": True} if options.ttl is None else {"ttl": options.ttl}
-    for key in options.keys:
+def pin(
+    service: Service,
+    terminal: Terminal,
+    keys: Keys,
+    ttl: Annotated[
+        float | None, typer.Option(parser=seconds, metavar="SECONDS", help="Evicted last for so long.")
+    ] = None,
+) -> None:
+    """Keep entries by key: evicted last for --ttl, without it never."""
+    kind: dict[str, Any] = {"hard": True} if ttl is None else {"ttl": ttl}
+    for key in full_keys(service, keys):
         service.call("POST", f"/v1/cache/pins/{key}", json=kind)
-        print(f"pinned {key}", file=out)
+        terminal.document({"pinned": key, **kind})
+        terminal.line(f"pinned {key}")
 
 
-def _unpin(service: Service, options: argparse.Namespace, out: TextIO) -> None:
-    for key in options.keys:
+def unpin(service: Service, terminal: Terminal, keys: Keys) -> None:
+    """Let entries go as others do."""
+    for key in full_keys(service, keys):
         service.call("DELETE", f"/v1/cache/pins/{key}")
-        print(f"unpinned {key}", file=out)
+        terminal.document({"unpinned": key})
+        terminal.line(f"unpinned {key}")
 
 
-def _quota(service: Service, options: argparse.Namespace, out: TextIO) -> None:
-    if options.tenant is None:
-        quotas = service.call("GET", "/v1/cache/quotas")["quotas"]
-        print(*quota_lines(quotas), sep="\n", file=out)
-        return
-    path = f"/v1/cache/quotas/{quote(options.tenant, safe='')}"
-    if options.bytes is None:
-        print(*quota_lines([service.call("GET", path)]), sep="\n", file=out)
-    elif options.bytes == _LIFT:
+def quota(
+    service: Service,
+    terminal: Terminal,
+    tenant: Annotated[str | None, typer.Argument()] = None,
+    limit: Annotated[
+        str | None, typer.Argument(metavar="BYTES", help=f"In each tier, or '{_LIFT}' to lift it.")
+    ] = None,
+) -> None:
+    """Show what tenants may hold; with BYTES, set it for one."""
+    path = f"/v1/cache/quotas/{quote(tenant or '', safe='')}"
+    if limit is None:
+        asked = service.call("GET", path if tenant else "/v1/cache/quotas")
+        found = [asked] if tenant else asked["quotas"]
+        terminal.document({"quotas": found})
+        terminal.table(QUOTAS, quota_rows(found))
+    elif limit == _LIFT:
         service.call("DELETE", path)
-        print(f"{options.tenant} has no quota", file=out)
+        terminal.document({"tenant": tenant, "bytes": None})
+        terminal.line(f"{tenant} has no quota")
     else:
-        service.call("PUT", path, json={"bytes": options.bytes})
-        print(f"{options.tenant} may hold {binary(options.bytes)} in each tier", file=out)
+        body = {"bytes": size(limit)}
+        service.call("PUT", path, json=body)
+        terminal.document({"tenant": tenant, **body})
+        terminal.line(f"{tenant} may hold {binary(body['bytes'])} in each tier")
 
 
-def _verify(service: Service, options: argparse.Namespace, out: TextIO) -> None:
+def verify(service: Service, terminal: Terminal) -> None:
+    """Read and check every record, remove damaged ones."""
     for report in service.stream("/v1/cache/verify", {}):
+        terminal.document(report)
         if not report["done"]:  # counts are those of all tiers so far
-            print(f"{report['tier']}: {report['checked']} of {report['total']} records checked", file=out)
+            terminal.line(f"{report['tier']}: {report['checked']} of {report['total']} records checked")
             continue
         removed = ", ".join(f"{count} {reason}" for reason, count in report["removed"].items()) or "none"
-        print(f"{report['checked']} records checked, removed: {removed}", file=out)
+        terminal.line(f"{report['checked']} records checked, removed: {removed}")
         for tier in report["failed"]:
-            print(f"could not be read to the end: {tier}", file=out)
+            terminal.line(f"could not be read to the end: {tier}")
 
 
-def _warm(service: Service, options: argparse.Namespace, out: TextIO) -> None:
-    body = {"images": [image_url(image) for image in options.images], "tenant": options.tenant}
+def warm(
+    service: Service,
+    terminal: Terminal,
+    images: Annotated[list[str], typer.Argument(metavar="IMAGE", help="URL or file.")],
+    tenant: Tenant = None,
+    salt: Salt = None,
+) -> None:
+    """Compute images before they are asked about."""
     failed = 0
-    for report in service.stream("/v1/cache/warm", {**body, "salt": options.salt}):
-        name = options.images[report["image"]]
+    body = {"images": [image_url(image) for image in images], "tenant": tenant, "salt": salt}
+    for report in service.stream("/v1/cache/warm", body):
+        name = images[report["image"]]
+        terminal.document({"name": name, **report})
         if "failed" in report:
             failed += 1
-            print(f"{name}: {report['failed']['message']}", file=out)
+            terminal.line(f"{name}: {report['failed']['message']}")
         else:
-            print(f"{name}: {report['outcome']} {report['key']}", file=out)
+            terminal.line(f"{name}: {report['outcome']} {report['key']}")
     if failed:
-        raise CommandFailed(f"{failed} of {len(options.images)} images were not stored")
+        raise CommandFailed(f"{failed} of {len(images)} images were not stored", "not_stored")
 
 
-def _filter(options: argparse.Namespace) -> dict[str, Any]:
-    names = ("tenant", "model", "tier", "older_than", "min_bytes")
-    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+def add_cache(app: typer.Typer) -> None:
+    """Register them all."""
+    for run in (stats, ls, rm, evict, clear, pin, unpin, quota, verify, warm):
+        register(app, run.__name__, run)
 
 
-def _quota_size(text: str) -> int | str:
-    return _LIFT if text == _LIFT else size(text)
-
-
-def size(text: str) -> int:
-    """`500`, `64K`, `1.5GiB` in bytes."""
-    number = text.lower().removesuffix("b").removesuffix("i")
-    unit = number[-1:] if number[-1:].isalpha() else ""
-    try:
-        return int(float(number.removesuffix(unit)) * _SIZE_UNITS[unit])
-    except (ValueError, KeyError):
-        raise argparse.ArgumentTypeError(f"not a size: {text}") from None
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

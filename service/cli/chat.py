@@ -2,73 +2,68 @@
 
 from __future__ import annotations
 
-import argparse
-import base64
+import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, TextIO
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
 
 from service.cli.client import CommandFailed, Service
-from service.cli.report import report_lines
+from service.cli.options import Images, MaxTokens, Mode, Policy, Ratio, Salt, image_url
+from service.cli.report import report_line, report_rows
+from service.cli.terminal import Terminal
 
 
-def add_chat(chat: argparse.ArgumentParser) -> None:
-    """The options of `chat`."""
-    chat.add_argument("question", nargs="*")
-    chat.add_argument("-i", "--image", action="append", default=[], help="URL or file; may be given again")
-    chat.add_argument("--system", help="system prompt")
-    chat.add_argument("--policy")
-    chat.add_argument("--refresh-ratio", type=float)
-    chat.add_argument("--mode", choices=("auto", "read", "bypass", "rewrite"))
-    chat.add_argument("--salt")
-    chat.add_argument("--max-tokens", type=int)
-    chat.set_defaults(run=_chat)
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`first` is the seconds to the first text, None where there was none; `end` the event that carries `kv_report`."""
+
+    text: str
+    first: float | None
+    end: dict[str, Any]
 
 
-class Chat:
-    """A conversation about some images: every question sees the turns before it."""
+def ask(service: Service, terminal: Terminal, body: dict[str, Any]) -> Answer:
+    """Stream one answer to the terminal. Raises `CommandFailed`, and before it ends the line that was begun."""
+    started, first, text, end = time.monotonic(), None, "", None
+    try:
+        for chunk in service.stream("/v1/chat", {**body, "stream": True}):
+            piece = chunk["choices"][0]["delta"].get("content", "") if chunk["choices"] else ""
+            if piece:
+                first = first or time.monotonic() - started
+                text += piece
+                terminal.piece(piece)
+            end = chunk if "kv_report" in chunk else end
+    finally:
+        if text:
+            terminal.line()
+    if end is None:
+        raise CommandFailed(f"The answer from {service.url} broke off.", "broken_stream")
+    return Answer(text, first, end)
 
-    def __init__(self, service: Service, options: argparse.Namespace, out: TextIO) -> None:
-        self._service = service
-        self._out = out
-        self._cache = {
-            "mode": options.mode,
-            "policy": options.policy,
-            "refresh_ratio": options.refresh_ratio,
-            "salt": options.salt,
-        }
-        self._max_tokens = options.max_tokens
-        self._images = [image_url(image) for image in options.image]
-        self._turns: list[dict[str, Any]] = []
-        if options.system:
-            self._turns.append({"role": "system", "content": options.system})
+
+class Conversation:
+    """Every question sees the turns before it; the images stand in the first."""
+
+    def __init__(self, service: Service, terminal: Terminal, body: dict[str, Any], images: list[str]) -> None:
+        self._service, self._terminal, self._body, self._images = service, terminal, body, images
+        self._turns: list[dict[str, Any]] = list(body["messages"])
 
     def ask(self, question: str) -> None:
         """Print the answer as it comes, then what was reused for it. Raises `CommandFailed`."""
         content = [{"type": "image_url", "image_url": {"url": url}} for url in self._images]
         turn = {"role": "user", "content": [*content, {"type": "text", "text": question}]}
-        body = {
-            "messages": [*self._turns, turn],
-            "stream": True,
-            "cache": self._cache,
-            "max_tokens": self._max_tokens,
-        }
-        started, first, answer, report = time.monotonic(), None, "", None
-        try:
-            for chunk in self._service.stream("/v1/chat", body):
-                text = chunk["choices"][0]["delta"].get("content", "")
-                if text:
-                    first = first or time.monotonic() - started
-                    answer += text
-                    print(text, end="", file=self._out, flush=True)
-                report = chunk.get("kv_report", report)
-        finally:
-            if answer:
-                print(file=self._out)
-        if report is not None:
-            print(*report_lines(report, first), sep="\n", file=self._out)
-        self._turns += [turn, {"role": "assistant", "content": answer}]
+        answer = ask(self._service, self._terminal, {**self._body, "messages": [*self._turns, turn]})
+        report, finish = answer.end["kv_report"], answer.end["choices"][0]["finish_reason"]
+        first = None if answer.first is None else round(answer.first * 1000, 1)
+        self._terminal.document(
+            {"answer": answer.text, "finish_reason": finish, "first_text_ms": first, "kv_report": report}
+        )
+        self._terminal.line(report_line(report, answer.first))
+        self._terminal.table((), report_rows(report))
+        self._turns += [turn, {"role": "assistant", "content": answer.text}]
         self._images = []
 
     def converse(self, questions: Iterator[str]) -> None:
@@ -77,32 +72,39 @@ class Chat:
             try:
                 self.ask(question)
             except CommandFailed as error:
-                print(f"error: {error}", file=self._out)
+                self._terminal.failed(error.message, error.code)
 
 
-def image_url(image: str) -> str:
-    """A URL as it is, a file of this machine as a data URL. Raises `CommandFailed`."""
-    if image.lower().startswith(("http://", "https://", "data:")):
-        return image
-    try:
-        data = Path(image).read_bytes()
-    except OSError as error:
-        raise CommandFailed(f"{image}: {error.strerror}.") from error
-    return f"data:application/octet-stream;base64,{base64.b64encode(data).decode()}"
-
-
-def _chat(service: Service, options: argparse.Namespace, out: TextIO) -> None:
-    chat = Chat(service, options, out)
-    if options.question:
-        chat.ask(" ".join(options.question))
+def chat(
+    service: Service,
+    terminal: Terminal,
+    question: Annotated[
+        list[str] | None, typer.Argument(help="Without one: a conversation, a line a question.")
+    ] = None,
+    image: Images = [],  # noqa: B006 (typer's own)
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
+    policy: Policy = None,
+    refresh_ratio: Ratio = None,
+    mode: Annotated[Mode | None, typer.Option()] = None,
+    salt: Salt = None,
+    max_tokens: MaxTokens = None,
+) -> None:
+    """Ask about images; without a question, a conversation."""
+    cache = {"mode": mode, "policy": policy, "refresh_ratio": refresh_ratio, "salt": salt}
+    begin = [{"role": "system", "content": system}] if system else []
+    body = {"messages": begin, "cache": cache, "max_tokens": max_tokens}
+    conversation = Conversation(service, terminal, body, [image_url(one) for one in image])
+    if question:
+        conversation.ask(" ".join(question))
     else:
-        chat.converse(_typed())
+        conversation.converse(_typed())
 
 
 def _typed() -> Iterator[str]:
+    prompt = "? " if sys.stdin.isatty() else ""
     while True:
         try:
-            question = input("? ").strip()
+            question = input(prompt).strip()
         except EOFError:
             return
         if question:

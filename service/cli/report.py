@@ -1,13 +1,17 @@
-"""How the terminal client shows reports, figures and entries: plain text, columns aligned."""
+"""How the command shows reports, figures and entries: texts, and rows of tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+TIERS: Final = ("tier", "entries", "logical", "physical", "budget", "hits", "misses", "evicted", "rejected")
+ENTRIES: Final = ("key", "tenant", "model", "size", "pixels", "tokens", "tiers", "hits", "used", "pinned")
+QUOTAS: Final = ("tenant", "quota", "held")
 
 
-def report_lines(report: Mapping[str, Any], ttft_seconds: float | None) -> list[str]:
-    """A `kv_report`: one line in all and one an image. `ttft_seconds` is what the client saw."""
+def report_line(report: Mapping[str, Any], first_text: float | None) -> str:
+    """A `kv_report` in all. `first_text` is what the client saw, in seconds."""
     timings = report["timings"]
     ratio = "" if report["policy"] == "full" else f" r={report['refresh_ratio']:g}"
     total = report["visual_tokens"]
@@ -17,12 +21,16 @@ def report_lines(report: Mapping[str, Any], ttft_seconds: float | None) -> list[
         f"{report['refreshed_tokens']} refreshed, {report['chained_tokens']} from a chain",
         f"first token {timings['ttft_ms']:.1f} ms",
     ]
-    if ttft_seconds is not None:
-        parts.append(f"here after {ttft_seconds * 1000:.1f} ms")
+    if first_text is not None:
+        parts.append(f"here after {first_text * 1000:.1f} ms")
     if report["fallback"]:
         parts.append(f"ran as full prefill: {report['fallback']}")
-    rows = [_image_row(i, image) for i, image in enumerate(report["images"], start=1)]
-    return ["-- " + " | ".join(parts), *(f"   {line}" for line in table(rows))]
+    return "-- " + " | ".join(parts)
+
+
+def report_rows(report: Mapping[str, Any]) -> list[list[str]]:
+    """What happened to each image."""
+    return [["  ", *_image_row(i, image)] for i, image in enumerate(report["images"], start=1)]
 
 
 def _image_row(number: int, image: Mapping[str, Any]) -> list[str]:
@@ -42,14 +50,17 @@ def _image_row(number: int, image: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def tier_rows(stats: Mapping[str, Any]) -> list[list[str]]:
+    """What each tier holds."""
+    return [_tier_row(tier) for tier in (stats["decoded"], *stats["tiers"])]
+
+
 def stats_lines(stats: Mapping[str, Any]) -> list[str]:
-    """What each tier holds, and what is wrong if anything is."""
-    header = ["tier", "entries", "logical", "physical", "budget", "hits", "misses", "evicted", "rejected"]
-    rows = [_tier_row(tier) for tier in (stats["decoded"], *stats["tiers"])]
+    """What is said below the tiers, and what is wrong if anything is."""
     queue = f"{stats['write_queue']} writes waiting ({binary(stats['write_queue_bytes'])})"
     joined = f"{stats['compiles']} images compiled, {stats['joined']} requests joined a compile under way"
     degraded = [f"degraded: {reason}" for reason in stats["degraded"]]
-    return [*table([header, *rows]), f"{joined}; {queue}; {stats['leases']} entries in use", *degraded]
+    return [f"{joined}; {queue}; {stats['leases']} entries in use", *degraded]
 
 
 def _tier_row(tier: Mapping[str, Any]) -> list[str]:
@@ -59,10 +70,9 @@ def _tier_row(tier: Mapping[str, Any]) -> list[str]:
     return [name, str(tier["entries"]), *sizes, str(tier["hits"]), *counts]
 
 
-def entry_lines(entries: Sequence[Mapping[str, Any]], now: float, header: bool) -> list[str]:
-    """A page of entries. `now` is in seconds since the epoch."""
-    names = ["key", "tenant", "model", "size", "pixels", "tokens", "tiers", "hits", "used", "pinned"]
-    rows = [
+def entry_rows(entries: Sequence[Mapping[str, Any]], now: float) -> list[list[str]]:
+    """Entries under `ENTRIES`. `now` is in seconds since the epoch."""
+    return [
         [
             entry["key"],
             entry["tenant"],
@@ -77,21 +87,11 @@ def entry_lines(entries: Sequence[Mapping[str, Any]], now: float, header: bool) 
         ]
         for entry in entries
     ]
-    return table([names, *rows] if header else rows)
 
 
-def quota_lines(quotas: Sequence[Mapping[str, Any]]) -> list[str]:
+def quota_rows(quotas: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """What tenants may hold in each tier, and what they hold."""
-    rows = [[quota["tenant"], binary(quota["bytes"]), binary(quota["held"])] for quota in quotas]
-    return table([["tenant", "quota", "held"], *rows])
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest cell, two spaces apart."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    return [[quota["tenant"], binary(quota["bytes"]), binary(quota["held"])] for quota in quotas]
 
 
 def binary(size: int) -> str:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 import os
+from typing import Annotated
+
+import typer
 
 
-def add_serve(serve: argparse.ArgumentParser) -> None:
-    """The options of `serve`: settings that are often given by hand. All others come from the environment."""
-    serve.add_argument("model", nargs="?", help="hub name or path of a checkpoint")
-    serve.add_argument("--host", help="address to listen on")
-    serve.add_argument("--port")
-    serve.add_argument("--demo", action="store_const", const="true", help="with pages to ask about")
-    serve.set_defaults(start=_serve)
+def serve(
+    model: Annotated[str | None, typer.Argument(help="Hub name or path of a checkpoint.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[str | None, typer.Option()] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="With pages to ask about.")] = False,
+) -> None:
+    """Run the service. All further settings come from the environment (docs/operations.md)."""
+    from service.settings import PREFIX  # its libraries take longer to import than other commands to run
 
-
-def _serve(options: argparse.Namespace) -> int:
-    from service.settings import PREFIX  # its libraries take longer to import than other verbs to run
-
-    for name in ("model", "host", "port", "demo"):
-        value = getattr(options, name)
+    given = {"model": model, "host": host, "port": port, "demo": "true" if demo else None}
+    for name, value in given.items():
         if value is not None:
             # Into the environment, because the worker's process reads its settings there too.
             os.environ[PREFIX + name.upper()] = value
-    from service.__main__ import serve  # the composition root; no other verb needs an engine
+    from service.__main__ import serve as run  # the composition root; no other command needs an engine
 
-    return serve()
+    raise typer.Exit(run())

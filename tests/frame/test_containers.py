@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,17 @@ def test_the_image_has_every_package_that_the_service_imports() -> None:
     assert "models" in copied
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     taken = {line.removeprefix("!") for line in ignored if line.startswith("!")}
-    assert taken == copied | {"requirements.lock", "requirements-otel.lock"}
+    locks, project = (
+        {"requirements.lock", "requirements-otel.lock"},
+        {"pyproject.toml", "README.md", "LICENSE"},
+    )
+    assert taken == copied | locks | project
+
+
+def test_the_image_has_the_command() -> None:
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert f"RUN mkdir {' '.join(packages)} " in DOCKERFILE and "--no-deps --editable ." in DOCKERFILE
+    assert image_environment()["PATH"].split(":")[0] == "/app/.venv/bin"
 
 
 def imports(path: Path) -> set[str]:

@@ -122,7 +122,7 @@ def test_u1_an_empty_variable_is_one_that_is_not_set(load: Load, name: str) -> N
 
 
 def test_u1_names_that_clients_read_do_not_stop_the_service(load: Load) -> None:
-    names = ("CONDUIT_URL", "CONDUIT_KEY", "CONDUIT_API_KEY")
+    names = ("CONDUIT_URL", "CONDUIT_API_KEY")
     assert load(dict.fromkeys(names, "http://127.0.0.1:8000")) == Settings()
 
 
