@@ -36,7 +36,7 @@ from service.operator.health import health_router
 from service.operator.schemas import OPERATOR_BODIES
 from service.settings import Settings
 from service.version import VERSION
-from service.web.page import Sample, page_router
+from service.web.page import FILES_PREFIX, Sample, page_router
 
 _DRAIN_POLL: Final = 0.05
 _LARGEST_REQUESTS: Final = 4
@@ -150,7 +150,7 @@ def _image_loader(settings: Settings, resolver: Resolver, decoder: Decoder, metr
 
 
 def _public_paths(settings: Settings) -> frozenset[str]:
-    page = {"/", "/samples.json"} if settings.web_page else set()
+    page = {"/", FILES_PREFIX, "/samples.json"} if settings.web_page else set()
     optional = {
         path for path, public in (("/metrics", settings.public_metrics), ("/demo/", settings.demo)) if public
     }
