@@ -24,7 +24,16 @@ from service.chat.form_schemas import FreeText, ResponseFormat, StructuredOutput
 from service.chat.message_schemas import UNSUPPORTED_IN_MESSAGE, ChatMessage, Items, Text
 from service.chat.retention import Retention
 from service.chat.tool_schemas import ToolChoice, ToolList, tools_of
-from service.http.wire import Label, Salt, Whole, WireModel, conflict, text_or, without_no_ops
+from service.http.wire import (
+    TOKEN_ID_PATTERN,
+    Label,
+    Salt,
+    Whole,
+    WireModel,
+    conflict,
+    text_or,
+    without_no_ops,
+)
 
 # Parameters of this API's habits that are known and not built. A value that changes nothing is let through,
 # since many clients send it; any other is refused by name, never ignored.
@@ -64,7 +73,7 @@ class StreamOptions(WireModel):
 
 Stop = Annotated[str, Field(min_length=1, max_length=1024)]
 StopToken = Annotated[Whole, Field(ge=0, lt=2**31)]
-TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+TokenId = Annotated[str, Field(pattern=TOKEN_ID_PATTERN)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 MetadataKey = Annotated[str, Field(max_length=64)]
 MetadataValue = Annotated[str, Field(max_length=512)]

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from service.errors import RequestError, shown
-from service.http.wire import WireModel
+from service.http.wire import TOKEN_ID_PATTERN, WireModel
 
 Model = TypeVar("Model", bound=WireModel)
 
@@ -28,8 +28,8 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "dict_type": "an object",
     "model_type": "an object",
     "model_attributes_type": "an object",
-    "string_pattern_mismatch": "the number of a token",
 }
+_OF_PATTERN: Final = {TOKEN_ID_PATTERN: "the number of a token"}
 _BOUNDS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "greater_than": lambda ctx: f"greater than {ctx['gt']}",
     "greater_than_equal": lambda ctx: f"at least {ctx['ge']}",
@@ -40,6 +40,7 @@ _BOUNDS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "too_short": lambda ctx: f"at least {ctx['min_length']} items long",
     "too_long": lambda ctx: f"at most {ctx['max_length']} items long",
     "literal_error": lambda ctx: f"one of {ctx['expected']}",
+    "string_pattern_mismatch": lambda ctx: _OF_PATTERN.get(ctx["pattern"], f"a text like {ctx['pattern']}"),
 }
 
 

@@ -21,6 +21,7 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+TOKEN_ID_PATTERN: Final = r"^[0-9]{1,9}$"
 Whole = Annotated[int, BeforeValidator(_whole)]
 Salt = Annotated[str, Field(min_length=1, max_length=256)]
 Label = Annotated[str, Field(max_length=1024)]

@@ -143,6 +143,7 @@ ELSEWHERE = {
     "invalid_sampling",
     "kv_too_large",
     "queue_full",
+    "unsupported_tools",
     "too_much_to_explain",
 }
 
@@ -154,6 +155,21 @@ def test_every_refusal_says_what_to_change(start: Start, engine: FakeEngine, cod
     error = refused(response, ERROR_TABLE[code].status, code)
     assert re.search(words, error["message"]), error["message"]
     assert error["type"] == ERROR_TABLE[code].type
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"logit_bias": {"cat": 1}}, "'logit_bias.cat' must be the number of a token"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}}},
+            "'response_format.json_schema.name' must be a text like ^[a-zA-Z0-9_-]{1,64}$",
+        ),
+    ],
+)
+def test_a_text_of_another_form_is_told_which(api: httpx.Client, fields: dict[str, Any], words: str) -> None:
+    answer = api.post("/v1/chat", json={"prompt": "x", **fields})
+    assert words in refused(answer, 400, "invalid_request")["message"]
 
 
 def test_no_refusal_is_forgotten() -> None:
