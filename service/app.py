@@ -13,6 +13,7 @@ from fastapi import APIRouter, FastAPI
 from engine.client import EngineClient
 from service.chat.routes import chat_router
 from service.chat.schemas import ChatRequest
+from service.chat.tokens import TOKEN_BODIES, tokens_router
 from service.context import Services
 from service.http.admission import Admission, Shared
 from service.http.browsers import BrowserGuard
@@ -92,7 +93,7 @@ def create_app(
 def _add_routes(
     app: FastAPI, services: Services, samples: Sequence[Sample], extra_routers: Sequence[APIRouter]
 ) -> None:
-    own = (chat_router, cache_router, cache_care_router, health_router)
+    own = (chat_router, tokens_router, cache_router, cache_care_router, health_router)
     page = [page_router(samples)] if services.settings.web_page else []
     for router in (*(make(services) for make in own), *page, *extra_routers):
         app.include_router(router)
@@ -105,7 +106,7 @@ def _close_to_strangers(app: FastAPI, settings: Settings) -> None:
     app.add_middleware(Gatekeeper, keys=keys, access=access, guard=guard)
     if settings.cors_origins:
         add_cors(app, settings.cors_origins)  # outermost: a browser asks for leave without the key
-    bodies = (ChatRequest, *OPERATOR_BODIES)
+    bodies = (ChatRequest, *TOKEN_BODIES, *OPERATOR_BODIES)
     app.openapi = openapi_of(app, bodies, access.needs_key)  # type: ignore[method-assign]
 
 

@@ -25,7 +25,8 @@ class ChatFrame:
     def __init__(self, model: str, answers: int, logprobs: bool, wants_usage: bool) -> None:
         """`answers` are as many choices; `wants_usage` adds a chunk with the usage to a stream."""
         self.id = f"chatcmpl-{uuid.uuid4().hex}"
-        self._model, self._logprobs, self._wants_usage = model, logprobs, wants_usage
+        self.model = model
+        self._logprobs, self._wants_usage = logprobs, wants_usage
         self._created = int(time.time())  # seconds since the epoch, the same in all chunks
         self._text_events = [self._text_event(index) for index in range(answers)]
 
@@ -98,7 +99,7 @@ class ChatFrame:
         return event({**self._head("chat.completion.chunk"), "choices": [choice], **(more or {}), **usage})
 
     def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self._created, "model": self._model}
+        return {"id": self.id, "object": kind, "created": self._created, "model": self.model}
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing
 
 from starlette.responses import JSONResponse
 
-from engine.messages import Accepted, Ended, Finished, GenerateRequest
+from engine.messages import Accepted, Ended, Finished, GenerateRequest, Tokenized
 from service.chat.answer import server_timing, x_cache
 from service.chat.dialect import Frame, Options, Written
 from service.chat.generation import Generation, Output
@@ -48,6 +48,24 @@ class Call:
 
     async def begin(self, conversation: Conversation, stack: AsyncExitStack) -> Generation:
         """Load the images and have the engine accept the prompt. `stack` gets what must be closed."""
+        request = await self._request(conversation, stack)
+        params = [place.param for place in conversation.images]
+        generation = Generation(self._services.client, request, self._deadline, params)
+        await stack.enter_async_context(generation)
+        self._accepted = await generation.accepted()
+        return generation
+
+    async def count(self, conversation: Conversation, stack: AsyncExitStack) -> Tokenized:
+        """Load the images and have the engine lay the prompt out, and no more."""
+        request = await self._request(conversation, stack)
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await self._services.client.tokens.tokenize(request)
+        except TimeoutError:
+            message = "The request took longer than this service allows."
+            raise UnavailableError("request_timeout", message) from None
+
+    async def _request(self, conversation: Conversation, stack: AsyncExitStack) -> GenerateRequest:
         try:
             with phase_span("images"):
                 async with asyncio.timeout_at(self._deadline):
@@ -59,7 +77,7 @@ class Call:
         self._images = len(images)
         self._record.images_loaded(len(images))
         options = self._options
-        request = GenerateRequest(
+        return GenerateRequest(
             id=self._frame.id,
             tenant=self._tenant,
             messages=conversation.messages,
@@ -73,11 +91,6 @@ class Call:
             priority=options.priority,
             timeout_seconds=max(0.0, self._deadline - asyncio.get_running_loop().time()),
         )
-        params = [place.param for place in conversation.images]
-        generation = Generation(self._services.client, request, self._deadline, params)
-        await stack.enter_async_context(generation)
-        self._accepted = await generation.accepted()
-        return generation
 
     async def complete(self, generation: Generation) -> JSONResponse:
         """The whole answer at once."""

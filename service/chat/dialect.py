@@ -75,6 +75,7 @@ class Frame(Protocol):
     `Finished`, or `fail` at any place."""
 
     id: str
+    model: str
 
     def whole(self, answers: Sequence[Written], end: Finished) -> dict[str, Any]: ...
 

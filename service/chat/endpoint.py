@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
-from typing import Generic, TypeVar
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Generic, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
+from engine.messages import Tokenized
 from service.chat.call import Call, served_name
 from service.chat.dialect import Dialect, Frame
 from service.chat.generation import Generation
+from service.chat.turns import Conversation
 from service.context import Services
 from service.errors import error_kind
 from service.http.body import receive_body
@@ -38,6 +41,24 @@ class Endpoint(Generic[Body]):
         except ClientGone:
             return Response(status_code=error_kind("aborted").status)  # read by the access log only
 
+    async def count(self, request: Request, write: Callable[[str, Tokenized], dict[str, Any]]) -> Response:
+        """Say how many tokens the prompt takes. Nothing is queued, and nothing of it is a request in the metrics.
+        `write` has the name of the model and what was counted."""
+        receive, last_orders = request.receive, self._services.last_orders
+        try:
+            async with AsyncExitStack() as stack:
+                span = stack.enter_context(request_span(request.headers, request.state.request_id))
+                record = RequestRecord(
+                    self._services.metrics, span, request.state.request_id, request.state.tenant
+                )
+                async with self._received(request, stack, record) as (call, frame, conversation):
+                    counted = await run_until_disconnect(
+                        receive, call.count(conversation, stack), last_orders
+                    )
+                return JSONResponse(write(frame.model, counted))
+        except ClientGone:
+            return Response(status_code=error_kind("aborted").status)
+
     async def _answer(self, request: Request) -> Response:
         last_orders = self._services.last_orders
         async with AsyncExitStack() as stack:
@@ -56,9 +77,19 @@ class Endpoint(Generic[Body]):
     async def _begin(self, request: Request, stack: AsyncExitStack) -> tuple[Call, Frame, Generation]:
         # A frame of its own: the body with its images in base64 is not kept while the answer is generated.
         services, tenant, request_id = self._services, request.state.tenant, request.state.request_id
-        deadline = asyncio.get_running_loop().time() + services.settings.request_timeout
         span = stack.enter_context(request_span(request.headers, request_id))
         record = stack.enter_context(RequestRecord(services.metrics, span, request_id, tenant))
+        async with self._received(request, stack, record) as (call, frame, conversation):
+            beginning = call.begin(conversation, stack)
+            return call, frame, await run_until_disconnect(request.receive, beginning, services.last_orders)
+
+    @asynccontextmanager
+    async def _received(
+        self, request: Request, stack: AsyncExitStack, record: RequestRecord
+    ) -> AsyncGenerator[tuple[Call, Frame, Conversation], None]:
+        """The body, understood and admitted; it counts for the tenant until the end of the context."""
+        services, tenant = self._services, request.state.tenant
+        deadline = asyncio.get_running_loop().time() + services.settings.request_timeout
         services.admission.arrive(tenant)
         with services.admission.body(tenant) as share:
             body = await receive_body(request, self._body, services.body_limits, share)
@@ -66,6 +97,4 @@ class Endpoint(Generic[Body]):
             options = self._dialect.options(body)
             frame = self._dialect.frame(body, served_name(options.model, services.model_names))
             call = Call(services, record, options, frame, tenant, deadline)
-            conversation = self._dialect.conversation(body, services.settings.max_images)
-            beginning = call.begin(conversation, stack)
-            return call, frame, await run_until_disconnect(request.receive, beginning, services.last_orders)
+            yield call, frame, self._dialect.conversation(body, services.settings.max_images)

@@ -23,7 +23,8 @@ from service.http.tenancy import KeyRing, presented_key
 _log = logging.getLogger(__name__)
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 ADMIN_PREFIX: Final = "/v1/cache/"
-CHAT_PREFIX: Final = "/v1/chat"
+TENANTS_PREFIXES: Final = ("/v1/chat", "/v1/tokenize", "/v1/detokenize")
+"""Of what a tenant alone may do: the operator's key stands for none."""
 METRICS_PATH: Final = "/metrics"
 _REFUSALS: Final = {
     "invalid_api_key": "A valid API key is needed: send 'authorization: Bearer <key>'.",
@@ -62,7 +63,7 @@ class Access:
         admin = self._keys.is_admin(key)
         if _is_operators(path):
             return None if admin else "invalid_api_key" if key is None else "admin_key_required"
-        if self._keys.tenant(key) is not None or (admin and not path.startswith(CHAT_PREFIX)):
+        if self._keys.tenant(key) is not None or (admin and not path.startswith(TENANTS_PREFIXES)):
             return None
         return "invalid_api_key"
 
