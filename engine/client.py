@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
-from engine.messages import EngineInfo, EngineStatus, Event, GenerateRequest, Tokenized
+from engine.messages import EngineInfo, EngineStatus, Event, GenerateRequest
+from engine.reports import Tokenized
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, QuotaInfo, StoreStats, VerifyProgress
 
 

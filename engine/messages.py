@@ -56,12 +56,13 @@ Part = TextPart | ImagePart
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`calls` of the assistant, `result_of` the call that a message of a tool answers."""
+    """`calls` of the assistant, `result_of` the call that a message of a tool answers, `name` of who speaks."""
 
     role: Role
     parts: tuple[Part, ...]
     calls: tuple[ToolCall, ...] = ()
     result_of: ToolCall | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +134,8 @@ class GenerateRequest:
     """`tenant` names whose entries are used; `account` is who is served fairly beside others (empty: the tenant; they
     differ where one caller's salts make several tenants). `answers` are drawn from one prefill, the seeds of the others
     counted up from the first's. `pins` keep the entry of image i from ordinary eviction for so many seconds (0: not),
-    beside what `cache` says of all. A lower `priority` is served first. `timeout_seconds` from `submit` on, None for no
-    limit. `traceparent` (W3C) is the caller's span."""
+    beside what `cache` says of all. `template` are variables of the model's own chat template. A lower `priority` is
+    served first. `timeout_seconds` from `submit` on, None for no limit. `traceparent` (W3C) is the caller's span."""
 
     id: str
     tenant: str
@@ -149,6 +150,7 @@ class GenerateRequest:
     traceparent: str | None = None
     tools: Tools | None = None
     pins: tuple[float, ...] = ()
+    template: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
     def pin_seconds(self, index: int) -> float:
         """For how long the entry of image `index` is kept: the longest that is asked for its pixels."""
@@ -235,15 +237,6 @@ class Failed:
 
 
 Event = Accepted | TextDelta | CallDelta | Ended | Finished | Failed
-
-
-@dataclass(frozen=True, slots=True)
-class Tokenized:
-    """The prompt of a request as token ids (the image token where a visual token stands), and how many visual tokens
-    each place of an image takes, in the order of the conversation."""
-
-    ids: tuple[int, ...]
-    image_tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,3 +92,12 @@ class Timings:
     images: float
     first_token: float
     total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """The prompt of a request as token ids (the image token where a visual token stands), and how many visual tokens
+    each place of an image takes, in the order of the conversation."""
+
+    ids: tuple[int, ...]
+    image_tokens: tuple[int, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -24,8 +24,18 @@ from engine.prompt.layout import (
     scratch_query,
     tail_query,
 )
+from engine.prompt.options import NO_OPTIONS, Options, option_texts
 from engine.prompt.tools import call_format
-from engine.prompt.turns import definitions_of, has_tools, tool_texts, turns_of
+from engine.prompt.turns import (
+    Turn,
+    definitions_of,
+    has_tools,
+    shows_names,
+    spelled_out,
+    split_begun,
+    tool_texts,
+    turns_of,
+)
 from engine.tools import Tools
 
 # Marks where the question starts in a rendered conversation; a private-use character no tokenizer ever sees.
@@ -81,14 +91,23 @@ class ChatPrompt:
         shapes: Sequence[SpanShape],
         question: str | None = None,
         tools: Tools | None = None,
+        options: Options = NO_OPTIONS,
     ) -> PromptLayout:
-        """Lay out a conversation whose image i takes the rows of `shapes[i]`. With a `question`, that one scores in
-        the place of the user's (a control; the prompt is the same). Raises `InvalidPrompt`, and `UnsupportedTools`
-        where there are tools, calls or results that the template does not show."""
+        """Lay out a conversation whose image i takes the rows of `shapes[i]`. What the assistant says last is the
+        beginning of the answer, which goes on behind it. With a `question`, that one scores in the place of the user's
+        (a control; the prompt is the same). `options` are variables of the template's own. Raises `InvalidPrompt`, and
+        `UnsupportedTools` where there are tools, calls or results that the template does not show."""
         self._check(messages, len(shapes))
+        for text in option_texts(options, self._template.chat_template):
+            self._check_text(text)
+        messages, begun = split_begun(messages)
         if has_tools(messages, tools):
             self._check_tools(messages, tools)
-        rendered = self._render(messages, tools)
+
+        def render(turns: Sequence[Message]) -> str:
+            return self._render(turns, tools, options) + begun
+
+        rendered = render(messages)
         order = [part.index for message in messages for part in message.parts if isinstance(part, ImagePart)]
         unplaced = self._tokenize(rendered)
         ids, spans = place(unplaced, self._image_token, [(i, shapes[i]) for i in order])
@@ -97,7 +116,7 @@ class ChatPrompt:
         positions, following = positions_of(len(ids), spans)
         tail_start = spans[-1].stop if spans else 0
         if question is None:
-            query = self._query(messages, tools, rendered, ids, tail_start, positions)
+            query = self._query(messages, render, ids, tail_start, positions)
         else:
             query = self._foreign_query(question, ids, tail_start, positions)
         return PromptLayout(ids, spans, positions, following, query, exact_spans(ids, spans, self.prefix_ids))
@@ -105,8 +124,7 @@ class ChatPrompt:
     def _query(
         self,
         messages: Sequence[Message],
-        tools: Tools | None,
-        rendered: str,
+        render: Callable[[Sequence[Message]], str],
         ids: Any,
         tail_start: int,
         positions: Any,
@@ -117,7 +135,7 @@ class ChatPrompt:
             words = _asked(messages)
             question = self._tokenize(words) if words.strip() else []
             return ghost_query(ids, positions, tail_start, self._image_close, question)
-        marked = self._render(_mark(messages, following), tools)
+        rendered, marked = render(messages), render(_mark(messages, following))
         at = marked.find(MARK)
         if at < 0 or marked.replace(MARK, "") != rendered:
             # A template that rewrites text: the whole tail asks.
@@ -133,15 +151,18 @@ class ChatPrompt:
         return scratch_query(rows, len(ids), position)
 
     def _check(self, messages: Sequence[Message], images: int) -> None:
-        if not messages or messages[-1].role not in ("user", "tool"):
-            raise InvalidPrompt("messages: the last message must have the role 'user' or 'tool'")
+        asking, _ = split_begun(messages)
+        if not asking or asking[-1].role not in ("user", "tool"):
+            raise InvalidPrompt(
+                "messages: the last message must have the role 'user' or 'tool', or begin the answer to one of these"
+            )
         if not any(_has_content(message) for message in messages if message.role == "user"):
             raise InvalidPrompt("messages: there is neither text nor an image to answer to")
         placed = [part.index for message in messages for part in message.parts if isinstance(part, ImagePart)]
         if sorted(placed) != list(range(images)):
             raise InvalidPrompt(f"messages: {len(placed)} image parts for {images} images")
         for message in messages:
-            for text in _runs(message):
+            for text in (*_runs(message), message.name or ""):
                 self._check_text(text)
 
     def _check_tools(self, messages: Sequence[Message], tools: Tools | None) -> None:
@@ -159,14 +180,27 @@ class ChatPrompt:
         if MARK in text:
             raise InvalidPrompt("messages: the text holds U+E0FF, which is reserved")
 
-    def _render(self, messages: Sequence[Message], tools: Tools | None = None) -> str:
+    @cached_property
+    def _shows_names(self) -> bool:
+        """Whether the template shows who speaks."""
+        return shows_names(lambda turns: self._apply(turns))
+
+    def _render(
+        self, messages: Sequence[Message], tools: Tools | None = None, options: Options = NO_OPTIONS
+    ) -> str:
         """Raises `InvalidPrompt` for what the template does not take."""
-        chat = turns_of(messages)
+        named = any(message.name for message in messages) and not self._shows_names
+        chat = turns_of(spelled_out(messages) if named else messages)
         if self._system is not None and messages[0].role != "system":
             chat.insert(0, {"role": "system", "content": self._system})
+        return self._apply(chat, definitions_of(tools), options)
+
+    def _apply(
+        self, chat: list[Turn], tools: list[dict[str, Any]] | None = None, options: Options = NO_OPTIONS
+    ) -> str:
         try:
             text: str = self._template.apply_chat_template(
-                chat, definitions_of(tools), tokenize=False, add_generation_prompt=True
+                chat, tools, tokenize=False, add_generation_prompt=True, **options
             )
         except (TemplateError, TypeError):
             # Also what a template raises itself, and a list of parts where it knows texts only.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
+from engine.errors import InvalidPrompt
 from engine.messages import Message, TextPart
 from engine.tools import ToolCall, Tools
 
 Turn = dict[str, Any]
+_PROBE: Final = "probe_name"
 
 
 def turns_of(messages: Sequence[Message]) -> list[Turn]:
@@ -37,8 +40,38 @@ def tool_texts(messages: Sequence[Message], tools: Tools | None) -> Iterator[str
         yield from _strings(value)
 
 
+def split_begun(messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
+    """The turns that ask, and what the assistant has said of the answer already: his turn, where it is the last and
+    text alone."""
+    if not messages or messages[-1].role != "assistant" or messages[-1].calls:
+        return messages, ""
+    texts = [part.text for part in messages[-1].parts if isinstance(part, TextPart)]
+    if len(texts) < len(messages[-1].parts):
+        return messages, ""
+    return messages[:-1], "".join(texts)
+
+
+def spelled_out(messages: Sequence[Message]) -> list[Message]:
+    """Names in front of what is said, for templates that do not show them."""
+    return [
+        message
+        if message.name is None
+        else replace(message, name=None, parts=(TextPart(f"{message.name}: "), *message.parts))
+        for message in messages
+    ]
+
+
+def shows_names(apply: Callable[[list[Turn]], str]) -> bool:
+    try:
+        return _PROBE in apply([{"role": "user", "content": "x", "name": _PROBE}])
+    except InvalidPrompt:
+        return False
+
+
 def _turn(message: Message) -> Turn:
     turn: Turn = {"role": message.role, "content": _content(message)}
+    if message.name is not None:
+        turn["name"] = message.name
     if message.calls:
         turn["tool_calls"] = [_call(call) for call in message.calls]
     if message.result_of is not None:

@@ -54,7 +54,9 @@ def prepare(runtime: Runtime, request: GenerateRequest, submitted: float) -> Pre
         runtime.prompt.least_tokens(request.messages, request.tools), None, runtime.family.max_context
     )
     shapes = tuple(_shape(runtime, image, number) for number, image in enumerate(request.images))
-    layout = runtime.prompt.layout(request.messages, shapes, choice.policy.question, request.tools)
+    layout = runtime.prompt.layout(
+        request.messages, shapes, choice.policy.question, request.tools, request.template
+    )
     if request.cache.explain and layout.visual_tokens > MOST_EXPLAINED:
         raise TooMuchToExplain(
             f"cache.explain: the request has {layout.visual_tokens} visual tokens, and {MOST_EXPLAINED} can be "

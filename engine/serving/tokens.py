@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from engine.errors import InvalidPrompt
-from engine.messages import GenerateRequest, Tokenized
+from engine.messages import GenerateRequest
+from engine.reports import Tokenized
 from engine.serving.prepared import prepare
 from engine.serving.runtime import Runtime
 

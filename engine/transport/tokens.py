@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from engine.messages import GenerateRequest, Tokenized
+from engine.messages import GenerateRequest
+from engine.reports import Tokenized
 
 
 class TokensProxy:

@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack, aclosing
 
 from starlette.responses import JSONResponse
 
-from engine.messages import Accepted, Ended, Finished, GenerateRequest, Tokenized
+from engine.messages import Accepted, Ended, Finished, GenerateRequest
+from engine.reports import Tokenized
 from service.chat.answer import server_timing, x_cache
 from service.chat.dialect import Frame, Options, Written
 from service.chat.generation import Generation, Output
@@ -86,6 +87,7 @@ class Call:
             sampling=options.sampling,
             cache=options.cache,
             tools=options.tools,
+            template=options.template,
             answers=options.answers,
             account=self._account,
             priority=options.priority,

@@ -65,7 +65,7 @@ def _turn(message: ChatMessage, param: str, turns: Turns) -> None:
         [TextPart(content)] if isinstance(content, str) else list(read_parts(content, place, turns))
     )
     if message.tool_call_id is not None:
-        turns.result(message.tool_call_id, parts, f"{param}.tool_call_id")
+        turns.result(message.tool_call_id, parts, f"{param}.tool_call_id", message.name)
         return
     calls = [
         turns.call(
@@ -76,7 +76,7 @@ def _turn(message: ChatMessage, param: str, turns: Turns) -> None:
         )
         for i, call in enumerate(message.tool_calls or ())
     ]
-    turns.say(_ROLES[message.role], parts, place, calls)
+    turns.say(_ROLES[message.role], parts, place, calls, message.name)
 
 
 def _check_fields(message: ChatMessage, param: str) -> None:

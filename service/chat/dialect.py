@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -36,6 +36,7 @@ class Options:
     sampling: Sampling
     cache: CacheOptions
     tools: Tools | None = None
+    template: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     answers: int = 1
     priority: int = 0
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from engine.messages import Tokenized
+from engine.reports import Tokenized
 from service.chat.call import Call, served_name
 from service.chat.dialect import Dialect, Frame
 from service.chat.generation import Generation

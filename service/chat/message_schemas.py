@@ -15,7 +15,6 @@ UNSUPPORTED_IN_MESSAGE: Final[dict[str, tuple[object, ...]]] = {
     "annotations": ([],),
     "audio": (),
     "function_call": (),
-    "name": (),
     "refusal": (),
 }
 
@@ -109,6 +108,7 @@ class ChatMessage(WireModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     tool_calls: Annotated[list[CallMade], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
     tool_call_id: CallId | None = None
+    name: Annotated[str, Field(pattern=r"^[^\s<|\\/>]{1,64}$")] | None = None
     content: (
         Annotated[
             Annotated[Text, Tag("@text")] | Annotated[list[TaggedBlock], Items, Tag("@blocks")],

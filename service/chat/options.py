@@ -24,6 +24,7 @@ def read_options(chat: ChatRequest) -> Options:
         cache=retained(
             cache_options(chat.cache, chat.prompt_cache_key), retention_seconds(chat.prompt_cache_retention)
         ),
+        template=chat.chat_template_kwargs or {},
         tools=tools_of(chat.tools, chat.tool_choice, chat.parallel_tool_calls),
         answers=chat.n or 1,
         priority=chat.priority or 0,

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from service.chat.cache_schemas import UNSUPPORTED_IN_CACHE, CacheControls
+from service.chat.cache_schemas import UNSUPPORTED_IN_CACHE, CacheControls, Option, OptionName
 from service.chat.form_schemas import FreeText, ResponseFormat, StructuredOutputs
 from service.chat.message_schemas import UNSUPPORTED_IN_MESSAGE, ChatMessage, Items, Text
 from service.chat.retention import Retention
@@ -130,6 +130,9 @@ class ChatRequest(WireModel):
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16, fail_fast=True)] | None = None
     cache: CacheControls | None = None
     cache_salt: Salt | None = None
+    chat_template_kwargs: Annotated[dict[OptionName, Option], Field(max_length=16, fail_fast=True)] | None = (
+        None
+    )
 
     @model_validator(mode="before")
     @classmethod

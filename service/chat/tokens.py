@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from engine.messages import Tokenized
+from engine.reports import Tokenized
 from service.chat.call import served_name
 from service.chat.endpoint import Endpoint
 from service.chat.routes import ChatDialect

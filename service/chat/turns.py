@@ -60,9 +60,16 @@ class Turns:
             raise RequestError("invalid_request", f"'{param}' must be a JSON object in a text.", param=param)
         return ToolCall(call_id, name, arguments)
 
-    def say(self, role: Role, parts: Sequence[Part], param: str, calls: Sequence[ToolCall] = ()) -> None:
+    def say(
+        self,
+        role: Role,
+        parts: Sequence[Part],
+        param: str,
+        calls: Sequence[ToolCall] = (),
+        name: str | None = None,
+    ) -> None:
         """A turn of anybody but a tool. Others than the user may have said nothing: an empty answer can be sent back as
-        it came."""
+        it came. `name` is who speaks."""
         self._close(param)
         if role == "user" and not any(isinstance(part, ImagePart) or part.text.strip() for part in parts):
             message = "A message of the user must hold text or an image."
@@ -70,26 +77,38 @@ class Turns:
         self._open = {call.id: call for call in calls}
         if len(self._open) < len(calls):
             raise RequestError("invalid_prompt", "Two calls of a turn have the same id.", param=param)
-        self._messages.append(Message(role, _without_empty(parts), tuple(calls)))
+        self._messages.append(Message(role, _without_empty(parts), tuple(calls), name=name))
 
-    def result(self, call_id: str, parts: Sequence[Part], param: str) -> None:
-        """What a tool gave. The results of a turn's calls may come in any order; the model sees them in that of the
-        calls, since what it reads has no ids."""
+    def result(self, call_id: str, parts: Sequence[Part], param: str, name: str | None = None) -> None:
+        """What a tool gave, under its `name` where a client says that too. The results of a turn's calls may come in
+        any order; the model sees them in that of the calls, since what it reads has no ids."""
         call = self._open.get(call_id)
         if call is None or call_id in self._results:
             message = (
                 "This result belongs to no call of the turn before it, or to one that has a result already."
             )
             raise RequestError("invalid_prompt", message, param=param)
+        if name not in (None, call.name):
+            message = f"This is the result of a call of '{call.name}', not of '{name}'."
+            raise RequestError("invalid_prompt", message, param=param)
         self._results[call_id] = Message("tool", _without_empty(parts), result_of=call)
 
     def conversation(self) -> Conversation:
         self._close(self._field)
-        if not self._messages or self._messages[-1].role not in ("user", "tool"):
-            message = "The last message must be the user's, or the result of a tool."
+        if not self._asks():
+            message = (
+                "The last message must be the user's, a tool's result, or the beginning of the answer to one."
+            )
             raise RequestError("invalid_prompt", message, param=self._field)
         self._check_sizes()
         return Conversation(tuple(self._messages), tuple(self._images), tuple(self._pins))
+
+    def _asks(self) -> bool:
+        """Behind a question there may be text of the assistant, with which the answer begins."""
+        turns = self._messages
+        if len(turns) > 1 and turns[-1].role == "assistant" and not _shows(turns[-1]):
+            turns = turns[:-1]
+        return bool(turns) and turns[-1].role in ("user", "tool")
 
     def _check_sizes(self) -> None:
         images, most = len(self._images), self._max_images
@@ -122,6 +141,10 @@ def _is_object(text: str) -> bool:
 
 def _without_empty(parts: Sequence[Part]) -> tuple[Part, ...]:
     return tuple(part for part in parts if isinstance(part, ImagePart) or part.text)
+
+
+def _shows(message: Message) -> bool:
+    return any(isinstance(part, ImagePart) for part in message.parts)
 
 
 def _length(message: Message) -> int:

@@ -21,9 +21,8 @@ from engine.messages import (
     GenerateRequest,
     TextDelta,
     TextPart,
-    Tokenized,
 )
-from engine.reports import Explanation, ImageOutcome, ImageReport, KvReport, Timings, Usage
+from engine.reports import Explanation, ImageOutcome, ImageReport, KvReport, Timings, Tokenized, Usage
 from store.types import (
     EntryFilter,
     EntryInfo,

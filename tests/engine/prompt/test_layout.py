@@ -139,7 +139,6 @@ def test_a_placeholder_without_an_image_is_refused() -> None:
         [said("system", "alone")],
         [user("  ")],
         [Message("user", ())],
-        [user("hi"), said("assistant", "there")],
         [Message("user", (ImagePart(1), TextPart("an index that is not there")))],
         [Message("user", (ImagePart(0), ImagePart(0)))],
     ],

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from engine.errors import ContextLengthExceeded, InvalidPrompt, InvalidSampling
-from engine.messages import Accepted, Sampling, Tokenized
+from engine.messages import Accepted, Sampling
+from engine.reports import Tokenized
 from engine.serving.runtime import Runtime
 from engine.serving.tokens import token_calls
 from tests.engine.asking import Client, ask

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from engine.messages import GenerateRequest, ImageInput, Tokenized
+from engine.messages import GenerateRequest, ImageInput
+from engine.reports import Tokenized
 from engine.transport.tokens import TokensProxy
 
 

@@ -93,10 +93,25 @@ CASES: dict[str, tuple[dict[str, Any], str, str | None]] = {
         "logit_bias",
     ),
     "penalty": (user("x", presence_penalty=3), "invalid_request", "presence_penalty"),
-    "named": (
-        {"messages": [{"role": "user", "content": "x", "name": "Al"}]},
-        "unsupported_parameter",
+    "a name of two words": (
+        {"messages": [{"role": "user", "content": "x", "name": "Al B"}]},
+        "invalid_request",
         "messages[0].name",
+    ),
+    "an answer that is begun to nothing": (
+        {"messages": [{"role": "assistant", "content": "Well"}]},
+        "invalid_prompt",
+        "messages",
+    ),
+    "two answers that are begun": (
+        {"messages": [{"role": "user", "content": "x"}, *({"role": "assistant", "content": "Well"},) * 2]},
+        "invalid_prompt",
+        "messages",
+    ),
+    "a list for the template": (
+        user("x", chat_template_kwargs={"a": []}),
+        "invalid_request",
+        "chat_template_kwargs.a",
     ),
     "nine choices": (user("x", n=9), "invalid_request", "n"),
     "a stop token below zero": (user("x", stop_token_ids=[-1]), "invalid_request", "stop_token_ids[0]"),

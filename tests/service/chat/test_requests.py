@@ -240,3 +240,23 @@ def test_the_texts_of_a_request_are_bounded_in_all(api: httpx.Client, engine: Fa
     error = refused(api.post("/v1/chat", json=body), 413, "request_too_large")
     assert (error["param"], str(MAX_TEXT) in error["message"]) == ("messages", True)
     assert engine.submitted == 1
+
+
+def test_an_answer_that_is_begun_and_who_speaks_reach_the_engine(
+    api: httpx.Client, engine: FakeEngine
+) -> None:
+    messages = [
+        {"role": "user", "name": "Al", "content": "What is K?"},
+        {"role": "assistant", "content": "K is"},
+    ]
+    options = {"chat_template_kwargs": {"thinking": False, "effort": 2}}
+    api.post("/v1/chat", json={"messages": messages, **options}).raise_for_status()
+    asked, begun = engine.requests[0].messages
+    assert (asked.name, begun.role, begun.parts) == ("Al", "assistant", (TextPart("K is"),))
+    assert engine.requests[0].template == {"thinking": False, "effort": 2}
+
+
+def test_a_null_limit_is_none(api: httpx.Client, engine: FakeEngine) -> None:
+    body = {"prompt": "x", "max_tokens": 5, "max_completion_tokens": None}
+    api.post("/v1/chat", json=body).raise_for_status()
+    assert engine.requests[0].sampling.max_tokens == 5
