@@ -71,11 +71,9 @@ class WorkerProcess:
         self._outbox.put(message)
 
     def ailment(self, stall_after: float) -> str | None:
-        """Why this worker must be replaced, None while it is well."""
+        """Why this worker, which has loaded its model, must be replaced; None while it is well."""
         if self.process.poll() is not None:
             return f"the worker ended with status {self.process.returncode}"
-        if not self.started.done():
-            return None  # still loading
         if self.status is None:
             return "the worker never came up" if self.silent > stall_after else None
         if WORKER_DOWN in self.status.reasons:

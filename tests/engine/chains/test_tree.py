@@ -164,6 +164,27 @@ def test_what_is_held_exactly_is_not_held_refreshed_as_well(chains: Chains) -> N
     assert chains.stats().segments == 5
 
 
+def test_exact_rows_take_the_place_of_what_a_recipe_left(chains: Chains) -> None:
+    keep(chains, ASKED, exact=2, recipe="r")
+    keep(chains, ASKED, recipe="r")
+    assert chains.stats().segments == 5 and find(chains, ASKED).exact == ASKED.length
+    chains.clear()
+    assert not chains._held and not chains._texts and chains.stats().bytes == 0
+
+
+def test_more_rows_wait_while_fewer_are_being_read(chains: Chains) -> None:
+    fewer = ASKED.everything
+    fewer[2:5] = False
+    keep(chains, ASKED, exact=2, recipe="r", fresh=fewer)
+    match = chains.find(ASKED.content, ASKED.length, "r")
+    keep(chains, ASKED, exact=2, recipe="r")
+    assert chains.stats().bytes == sum(held.nbytes for held in chains._held.values())
+    assert find(chains, ASKED, "r").given(13).tolist() == fewer.tolist()
+    chains.release(match)
+    keep(chains, ASKED, exact=2, recipe="r")
+    assert find(chains, ASKED, "r").given(13).all()
+
+
 def test_where_nothing_is_in_common_nothing_is_taken(chains: Chains) -> None:
     keep(chains, ASKED)
     match = chains.find(sequence(9, 9, "A").content, 6, None)

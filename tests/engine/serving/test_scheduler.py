@@ -85,6 +85,27 @@ def test_newcomers_do_not_overtake_those_who_wait() -> None:
     assert order == ["a1", "new0", "a2", "new1", "new2", "a3"]
 
 
+def test_who_waits_already_loses_no_turn_by_asking_again() -> None:
+    scheduler = Scheduler(Limits(waiting=9, running=1, bytes=10))
+    for name in ("x1", "x2", "y1"):
+        scheduler.arrive(arrival(name, account=name[0]))
+    assert admitted(scheduler, 1) == ["x1"]
+    scheduler.arrive(arrival("y2", account="y"))
+    assert admitted(scheduler, 3) == ["y1", "x2", "y2"]
+
+
+def test_only_the_request_in_prefill_goes_on_to_decode_and_nothing_of_it_is_left() -> None:
+    scheduler = Scheduler(LIMITS)
+    scheduler.arrive(arrival("a"))
+    assert scheduler.next() == PrefillPiece("a")
+    scheduler.prefilled("somebody else", 7)
+    assert scheduler.next() == PrefillPiece("a")
+    scheduler.prefilled("a", 7)
+    assert scheduler.next() == DecodeRound(("a",))
+    scheduler.end("a")
+    assert (scheduler.running, scheduler._refining, scheduler._served) == (0, {}, {})
+
+
 def test_bytes_are_admitted_up_to_the_limit_and_nobody_overtakes() -> None:
     scheduler = Scheduler(LIMITS)
     for name, size in (("a", 6), ("big", 8), ("small", 1)):

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
@@ -44,6 +44,8 @@ class StandIn:
     reports: tuple[VerifyProgress, ...] = ()
     status_now: EngineStatus = READY
     submitted: dict[str, Emit] = field(default_factory=dict)
+    requests: list[GenerateRequest] = field(default_factory=list)
+    hurried: int = 0
     aborted: list[str] = field(default_factory=list)
     stopped: list[float] = field(default_factory=list)
     entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -54,6 +56,7 @@ class StandIn:
 
     def submit(self, request: GenerateRequest, emit: Emit) -> None:
         self.submitted[request.id] = emit
+        self.requests.append(replace(request, images=()))
         self.entered.release()
 
     def abort(self, request: str) -> None:
@@ -68,7 +71,7 @@ class StandIn:
         self.stopped.append(drain_seconds)
 
     def hurry(self) -> None:
-        pass
+        self.hurried += 1
 
     def verify(self) -> Iterator[VerifyProgress]:
         yield from self.reports

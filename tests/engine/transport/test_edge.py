@@ -7,6 +7,7 @@ import inspect
 import pickle
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 import engine.errors
 from engine.client import CacheAdmin, EngineClient
 from engine.errors import EngineError, EngineStopped, InternalError, StoreFailed
-from engine.messages import CacheOptions, Event, Failed, TextDelta
+from engine.messages import CacheOptions, Event, Failed, ImageInput, TextDelta
 from store.errors import InvalidKey, Rejected, StoreClosed, TierFull, TierUnavailable
 from store.types import EntryFilter, VerifyProgress
 from tests.engine.transport.stand import TRANSPORTS, StandIn, over_the_pipe, request
@@ -136,12 +137,92 @@ def test_an_answer_or_a_question_that_cannot_be_sent_is_an_error_and_not_a_wait(
             await piped.cache.entry(threading.Lock())  # type: ignore[arg-type]
         asked = request(cache=CacheOptions(options={"x": threading.Lock()}))
         assert await collect(piped, asked) == [Failed("r", "internal_error", "the request could not be sent")]
+        stand_in.answer = ("still there",)
+        assert await piped.cache.quotas() == ("still there",)
 
     run(body())
 
 
 async def collect(client: EngineClient, asked: Any) -> list[Event]:
     return [event async for event in client.submit(asked)]
+
+
+def test_pixels_of_a_request_that_could_not_be_sent_are_sent_with_the_next(
+    piped: EngineClient, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived: list[bytes] = []
+    submit = stand_in.submit
+    monkeypatch.setattr(
+        stand_in, "submit", lambda asked, emit: (arrived.append(asked.images[0].pixels), submit(asked, emit))
+    )
+    images = (ImageInput(b"d" * 32, 1, 1, b"rgb"),)
+
+    async def body() -> None:
+        asked = replace(request(cache=CacheOptions(options={"x": threading.Lock()})), images=images)
+        assert isinstance((await collect(piped, asked))[-1], Failed)
+        stream = asyncio.create_task(collect(piped, replace(request(), images=images)))
+        await asyncio.to_thread(stand_in.entered.acquire)
+        stand_in.submitted["r"]([Failed("r", "aborted", "over")])
+        await stream
+        assert arrived == [b"rgb"]
+
+    run(body())
+
+
+def test_an_operator_s_call_that_takes_long_holds_up_no_request(
+    client: EngineClient, stand_in: StandIn
+) -> None:
+    async def body() -> None:
+        stand_in.blocks = True
+        call = asyncio.create_task(client.cache.stats())
+        while not stand_in.called:
+            await asyncio.sleep(0.005)
+        stream = asyncio.create_task(collect(client, request()))
+        assert await asyncio.to_thread(stand_in.entered.acquire, timeout=10)
+        stand_in.submitted["r"]([Failed("r", "aborted", "over")])
+        assert len(await stream) == 1 and not call.done()
+        stand_in.blocked.set()
+        await call
+
+    run(body())
+
+
+@pytest.mark.parametrize(("given", "sent"), [("00-mine", "00-mine"), (None, "00-current")])
+def test_a_request_goes_on_with_its_own_trace_or_the_current_one(
+    client: EngineClient, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, given: str | None, sent: str
+) -> None:
+    for module in ("inprocess", "process"):
+        monkeypatch.setattr(f"engine.transport.{module}.current_traceparent", lambda: "00-current")
+
+    async def body() -> None:
+        stream = asyncio.create_task(collect(client, request(traceparent=given)))
+        await asyncio.to_thread(stand_in.entered.acquire)
+        stand_in.submitted["r"]([Failed("r", "aborted", "over")])
+        await stream
+        assert [asked.traceparent for asked in stand_in.requests] == [sent]
+        assert client._streams._open == {}  # type: ignore[attr-defined]
+
+    run(body())
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_request_is_aborted_where_its_stream_is_left_and_only_there(
+    client: EngineClient, stand_in: StandIn, ends: bool
+) -> None:
+    async def body() -> None:
+        stream = client.submit(request())
+        first = asyncio.ensure_future(anext(stream))
+        await asyncio.to_thread(stand_in.entered.acquire)
+        last = Failed("r", "aborted", "over")
+        stand_in.submitted["r"]([last if ends else TextDelta("r", "x")])
+        await first
+        await stream.aclose()
+        stand_in.answer = ()
+        await client.cache.quotas()  # behind it on the pipe
+        assert stand_in.aborted == ([] if ends else ["r"])
+        assert client._streams._open == {}  # type: ignore[attr-defined]
+
+    run(body())
 
 
 def test_events_that_cannot_be_sent_end_their_stream_with_one_error(
@@ -219,5 +300,5 @@ def test_leaving_a_check_of_a_worker_that_died_is_no_error(piped: EngineClient, 
 
 def test_a_store_that_cannot_be_closed_does_not_keep_anybody(client: EngineClient, stand_in: StandIn) -> None:
     stand_in.fault = OSError(28, "No space left on device")
-    run(client.close(0.0))
-    assert stand_in.stopped == [0.0]
+    run(client.close(0.25))
+    assert stand_in.stopped == [0.25], "what runs has so many seconds to end"

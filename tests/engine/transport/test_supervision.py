@@ -17,7 +17,7 @@ import pytest
 
 from engine.errors import EngineStopped
 from engine.messages import WORKER_DOWN, Accepted, Event, Failed, Finished, TextDelta
-from engine.transport.process import ProcessClient
+from engine.transport.process import LEAVE_SECONDS, ProcessClient
 from engine.transport.worker_process import WorkerProcess
 from tests.engine.transport.stand import LAUNCH, READY, StandIn, over_the_pipe, request
 
@@ -136,6 +136,32 @@ def test_what_a_worker_said_before_it_died_is_heard(client: ProcessClient, stand
     run(body)
 
 
+def test_a_worker_whose_parent_is_gone_stops_at_once(client: ProcessClient, stand_in: StandIn) -> None:
+    async def body() -> None:
+        dies(client, stand_in)  # the pipe ends, as it does where the parent dies
+        await until(lambda: stand_in.stopped == [0.0])
+        assert stand_in.hurried == 1
+
+    run(body)
+
+
+def test_a_worker_has_time_to_write_what_is_queued_when_it_leaves(
+    client: ProcessClient, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond what its requests have to end."""
+    process, waits = process_of(client).process, []
+    wait = process.wait
+
+    def watched(timeout: float | None = None) -> int | None:
+        waits.append(timeout)
+        return wait(timeout)
+
+    monkeypatch.setattr(process, "wait", watched)
+    client._close(0.5)
+    assert waits[0] == 0.5 + LEAVE_SECONDS and process.returncode == 0
+    assert not client._supervisor.is_alive() and client._spare._held == []
+
+
 def test_an_idle_worker_may_be_idle_for_long(client: ProcessClient, stand_in: StandIn) -> None:
     async def body() -> None:
         first = process_of(client)
@@ -180,6 +206,13 @@ def test_a_worker_that_cannot_be_started_again_is_tried_again_and_said(
             assert await collect(client, "a") == [Failed("a", "engine_stopped", client.status().reasons[0])]
         backoffs = [seconds for seconds in waits if seconds >= 1]
         assert backoffs[:7] == [1, 2, 4, 8, 16, 30, 30]
+        await until(lambda: client.status().ready)
+        waits.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr("engine.transport.worker_process.subprocess.Popen", no_memory)
+            dies(client, stand_in)
+            await until(lambda: any(seconds >= 1 for seconds in waits))
+        assert next(seconds for seconds in waits if seconds >= 1) == 1, "it was well in between"
         await until(lambda: client.status().ready)
 
     run(body)
