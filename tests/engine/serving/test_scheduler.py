@@ -85,6 +85,28 @@ def test_newcomers_do_not_overtake_those_who_wait() -> None:
     assert order == ["a1", "new0", "a2", "new1", "new2", "a3"]
 
 
+def test_priority_goes_before_turns() -> None:
+    scheduler = Scheduler(Limits(waiting=9, running=1, bytes=10))
+    for name in ("x1", "x2", "y1"):
+        scheduler.arrive(arrival(name, account=name[0]))
+    assert admitted(scheduler, 1) == ["x1"]
+    scheduler.arrive(arrival("urgent", account="x", priority=-1))
+    assert admitted(scheduler, 3) == ["urgent", "y1", "x2"]
+
+
+def test_where_places_are_few_there_is_one_more_for_who_has_none() -> None:
+    scheduler = Scheduler(Limits(waiting=9, running=2, bytes=10))
+    for name in ("x1", "x2", "x3"):
+        scheduler.arrive(arrival(name, account="x"))
+    for name in ("x1", "x2"):
+        while scheduler.next() != PrefillPiece(name):
+            pass
+        scheduler.prefilled(name)
+    assert [scheduler.next() for _ in range(2)] == [DecodeRound(("x1", "x2"))] * 2
+    scheduler.arrive(arrival("y1", account="y"))
+    assert PrefillPiece("y1") in [scheduler.next() for _ in range(2)]
+
+
 def test_who_waits_already_loses_no_turn_by_asking_again() -> None:
     scheduler = Scheduler(Limits(waiting=9, running=1, bytes=10))
     for name in ("x1", "x2", "y1"):
