@@ -36,10 +36,8 @@ class Shared:
 
     def fits(self, tenant: str, amount: int) -> bool:
         """True if `tenant` may take `amount` more."""
-        after = self.total + amount
-        if not self._several:
-            return after <= self.limit
-        return after <= self.limit and self.taken[tenant] + amount <= self.limit - self.total
+        own = self.taken[tenant] if self._several else 0
+        return own + amount <= self.limit - self.total
 
     def give_back(self, tenant: str, amount: int) -> None:
         self.taken[tenant] -= amount

@@ -140,6 +140,17 @@ def test_rate_is_a_bucket_that_fills_evenly() -> None:
     assert refusal(admission).code == "rate_limited"
 
 
+def test_who_is_refused_gains_nothing_by_asking_again() -> None:
+    now = [0.0]
+    admission = Admission(Settings(rate_limit=6), clock=lambda: now[0])
+    for _ in range(6):
+        admission.arrive("a")
+    for now[0] in (5.0, 7.0, 9.9):
+        assert refusal(admission).retry_after == pytest.approx(10 - now[0])
+    now[0] = 10.0
+    admission.arrive("a")
+
+
 def test_f15_flood_is_refused_with_retry_after(start: Start, engine: FakeEngine) -> None:
     api = start(max_concurrent=4)
     engine.script = lambda request: [3600.0]
