@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any, cast
 
 import pytest
@@ -13,6 +17,7 @@ import pytest
 from engine.errors import EngineStopped
 from engine.messages import WORKER_DOWN, EngineStatus
 from engine.transport import worker_process
+from engine.transport.child import serve_parent
 from engine.transport.process import ProcessClient
 from engine.transport.worker_process import WorkerProcess
 from tests.engine.transport.stand import LAUNCH, StandIn, over_the_pipe
@@ -97,3 +102,29 @@ def test_a_killed_process_that_does_not_end_is_not_waited_for(
         monkeypatch.setattr(worker.process, "wait", late)
         worker.kill()
     assert "does not end" in caplog.text
+
+
+def test_signals_to_the_whole_group_are_left_to_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, and what a service manager sends."""
+    both = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(one) for one in both]
+    heeded: list[Any] = []
+
+    class Served:
+        def __init__(self, pipe: Connection) -> None:
+            self._pipe = pipe
+
+        def run(self) -> int:
+            heeded.extend(signal.getsignal(one) for one in both)
+            return 7
+
+    monkeypatch.setattr("engine.transport.child.Child", Served)
+    ours, theirs = Pipe()
+    try:
+        assert serve_parent(os.dup(theirs.fileno())) == 7
+    finally:
+        for one, handler in zip(both, before, strict=True):
+            signal.signal(one, handler)
+        ours.close()
+        theirs.close()
+    assert heeded == [signal.SIG_IGN, signal.SIG_IGN]
