@@ -5,17 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from store.errors import Rejected, TierError, TierFull
 from store.records.header import PIECE_BYTES
-from store.residency.eviction import Hold, never_held
+from store.records.record import RecordReader
+from store.residency.eviction import POLICIES, Hold, never_held
 from store.settings import StoreSettings
 from store.tiers.protocol import Tier, TierKind, kinds
 from tests.store.faulty import FaultyTier
 from tests.store.redis_server import shared_server
-from tests.store.samples import content, key_of, read, record_of
+from tests.store.samples import BUFFERS, content, key_of, read, record_of
 
 MIB = 1 << 20
 BUDGET = 16 * MIB
@@ -24,7 +26,7 @@ KINDS = kinds()
 PERSISTENT = [kind for kind in KINDS if kind.persistent]
 
 
-def build(kind: TierKind, directory: Path) -> Tier:
+def build(kind: TierKind, directory: Path, **changes: Any) -> Tier:
     settings = StoreSettings(
         path=directory / "store",
         memory_bytes=BUDGET,
@@ -32,6 +34,7 @@ def build(kind: TierKind, directory: Path) -> Tier:
         redis_url=shared_server().url,
         redis_bytes=BUDGET,
         redis_timeout=5.0,
+        **changes,
     )
     tier = kind.build(settings)
     assert tier is not None
@@ -150,6 +153,33 @@ class TestTier:
             assert kept[-1] == number
             assert kept == order[: order.index(number) + 1][-len(kept) :]
         assert 2 < len(kept) < 6
+
+    def test_every_eviction_is_counted(self, tier: Tier) -> None:
+        records = [record_of(number, 2 * MIB) for number in range(7)]
+        for number, record in enumerate(records):
+            tier.put(record, NOW + number, never_held)
+        tier.put(record_of(9, 9 * MIB), NOW + 9, never_held)
+        gone = [record for record in records if not tier.contains(record.digest)]
+        assert len(gone) > 1
+        assert tier.stats().evictions == {"budget": len(gone)}
+
+    def test_a_look_of_the_operator_s_shows_in_no_count(self, tier: Tier) -> None:
+        tier.put(record_of(1), NOW, never_held)
+        reader = RecordReader(key_of(1).digest, None, BUFFERS)
+        assert tier.get(key_of(1).digest, reader, count=False) and reader.record()
+        assert not tier.get(key_of(2).digest, RecordReader(key_of(2).digest, None, BUFFERS), count=False)
+        with pytest.raises(Rejected):
+            FaultyTier(tier, "flip").get(
+                key_of(1).digest, RecordReader(key_of(1).digest, None, BUFFERS), count=False
+            )
+        stats = tier.stats()
+        assert (stats.hits, stats.bytes_read, stats.misses, stats.rejected) == (0, 0, {}, {})
+
+    @pytest.mark.parametrize("rule", POLICIES)
+    def test_evicts_by_the_rule_of_the_settings(self, kind: TierKind, tmp_path: Path, rule: str) -> None:
+        tier = build(kind, tmp_path, eviction=rule)
+        assert tier._policy is POLICIES[rule]  # type: ignore[attr-defined]
+        tier.close()
 
     def test_what_is_held_stays(self, tier: Tier) -> None:
         held = record_of(0, 4 * MIB)

@@ -168,7 +168,7 @@ def test_exact_rows_take_the_place_of_what_a_recipe_left(chains: Chains) -> None
     keep(chains, ASKED, exact=2, recipe="r")
     keep(chains, ASKED, recipe="r")
     assert chains.stats().segments == 5 and find(chains, ASKED).exact == ASKED.length
-    chains.clear()
+    chains.leave_room(0)
     assert not chains._held and not chains._texts and chains.stats().bytes == 0
 
 
