@@ -169,7 +169,7 @@ def test_exact_rows_take_the_place_of_what_a_recipe_left(chains: Chains) -> None
     keep(chains, ASKED, recipe="r")
     assert chains.stats().segments == 5 and find(chains, ASKED).exact == ASKED.length
     chains.leave_room(0)
-    assert not chains._held and not chains._texts and chains.stats().bytes == 0
+    assert not chains._held and not chains._texts._texts and chains.stats().bytes == 0
 
 
 def test_more_rows_wait_while_fewer_are_being_read(chains: Chains) -> None:
