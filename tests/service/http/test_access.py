@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import httpx
@@ -65,6 +66,19 @@ def test_tenants_keys_do_not_open_the_operators_routes(start: Start) -> None:
     refused(api.get("/v1/cache/stats", headers=bearer("sk-alice-1")), 403, "admin_key_required")
     assert api.get("/v1/cache/stats", headers=bearer("sk-operator")).status_code == 200
     refused(api.post("/v1/chat", json=ASK, headers=bearer("sk-operator")), 401, "invalid_api_key")
+
+
+def test_the_operators_key_stands_for_no_tenant(start: Start) -> None:
+    """Whatever routes there will be: what is neither the operator's nor everybody's is a tenant's."""
+    api = start(**KEYS)
+    document = api.get("/openapi.json", headers=bearer("sk-operator")).json()
+    others = ("/v1/cache/", "/v1/models")
+    tenants = {path for path in document["paths"] if path.startswith("/v1/") and not path.startswith(others)}
+    assert "/v1/chat/completions" in tenants
+    for path in tenants:
+        for method in document["paths"][path]:
+            answer = api.request(method, re.sub("{.*?}", "x", path), headers=bearer("sk-operator"))
+            assert answer.status_code == 401, (method, path)
 
 
 def test_without_an_operators_key_nobody_is_the_operator(start: Start) -> None:
