@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from store.codecs.protocol import Format, Prepared
 from store.parts import Parts
@@ -13,6 +13,7 @@ from store.residency.decoded import E, Slot
 from store.residency.sightings import Sightings
 from store.residency.wishes import WishesFull
 from store.stack import Missed
+from store.writer import Job
 
 _log = logging.getLogger(__name__)
 
@@ -59,10 +60,14 @@ class SegmentStore:
         slot = Slot(digest, entry, RecordInfo.of(key, entry.tokens, now, seconds), entry.nbytes, now)
         return self._stack.store(slot, format, prepared, replace, yielding=True)
 
-    def touch(self, digests: Iterable[bytes]) -> None:
-        """Count a use of each, the first one as the longest ago."""
-        for digest in digests:
-            self._stack.touch(digest, self._clock())
+    def touch(self, digests: Sequence[bytes]) -> None:
+        """Count a use of each, the first one as the longest ago, behind what waits to be written."""
+
+        def touch() -> None:
+            for digest in digests:
+                self._stack.touch(digest, self._clock())
+
+        self._stack.writer.offer(Job(b"", 0, touch))
 
     def pin(self, digests: Sequence[bytes], seconds: float) -> None:
         """Have them evicted last for so long. Where there is no room for more pins, they go as others do."""

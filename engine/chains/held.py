@@ -22,13 +22,13 @@ EXACT = ""
 OVERHEAD_BYTES = 1024
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Held:
     """Rows of one segment. `keys` (rotated), `values` [layers, kv_heads, rows, head_dim] on the model's device, never
     written to. `offsets` [rows] says where in the segment the rows stand; None where there is one for every slot. `ids`
     are the tokens of a text segment, empty for an image. `as_stored`: the rows are those of the image's entry, rotated.
     `leases` counts who is about to read it, `uses` who has; `group` is what it was kept for (see `Groups`); `written`
-    are digests of the records that hold it."""
+    are digests of the records that hold it, `digest` is what an operator calls it: other ones for every quality."""
 
     segment: Segment
     tenant: str
@@ -44,15 +44,14 @@ class Held:
     uses: int = 0
     group: bytes | None = None
     written: set[bytes] = field(default_factory=set)
+    digest: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.digest = segment_digest(self.segment.name, self.quality)
 
     @property
     def key(self) -> tuple[str, bytes]:
         return self.quality, self.segment.name
-
-    @property
-    def digest(self) -> bytes:
-        """What an operator calls it: 32 bytes, other ones for every quality."""
-        return segment_digest(self.segment.name, self.quality)
 
     @property
     def nbytes(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 from engine.chains.held import Held
 from engine.serving.runtime import Runtime
 from store.records.header import RecordInfo
@@ -15,6 +17,8 @@ class ChainPlace:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        # Every look at the figures asks for all rows.
+        self._infos: WeakKeyDictionary[Held, RecordInfo] = WeakKeyDictionary()
 
     def rows(self) -> list[Row]:
         return [self._row(held) for held in self._runtime.chains.every()]
@@ -31,6 +35,8 @@ class ChainPlace:
         return self._runtime.chains.evict(digest, reason or "removed")
 
     def _row(self, held: Held) -> Row:
-        key = self._runtime.segment_key(held.tenant, held.segment.name, held.quality)
-        info = RecordInfo.of(key, held.segment.tokens, held.created, 0.0)
+        info = self._infos.get(held)
+        if info is None:
+            key = self._runtime.segment_key(held.tenant, held.segment.name, held.quality)
+            info = self._infos[held] = RecordInfo.of(key, held.segment.tokens, held.created, 0.0)
         return Row(held.digest, info, held.nbytes, held.last_used, held.uses)

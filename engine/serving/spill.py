@@ -55,21 +55,20 @@ class Spill:
     def write(self, since: int, row_seconds: float, pin_seconds: float | None = None) -> None:
         """Have written what is held of the sequence and is not yet; what is counts as used. Computing a row took
         `row_seconds`. With `pin_seconds` its beginning is kept from ordinary eviction for that long."""
-        used: list[bytes] = []
         path: list[bytes] = []
 
         def write(segment: Segment, taken: Taken, last: bool) -> None:
             key, tokens = self._key_of(segment, taken, last)
             path.append(key.digest)
-            if key.digest in taken.held.written:
-                used.append(key.digest)
-            elif self._offer(key, taken.held, tokens, row_seconds):
-                taken.held.written.add(key.digest)
+            written = taken.held.written
+            if key.digest not in written and self._offer(key, taken.held, tokens, row_seconds):
+                written.add(key.digest)
 
         store = self.runtime.store.segments
         if store:
             self.runtime.chains.write_out(self.content, self.recipe, since, write, store.discard)
-            store.touch(reversed(used))
+            # The end of a chain goes before its beginning.
+            store.touch(path[::-1])
         if store and pin_seconds is not None:
             store.pin(path[:MOST_PINNED], pin_seconds)
 

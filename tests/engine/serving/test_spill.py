@@ -283,6 +283,19 @@ def test_what_became_exact_takes_the_place_of_what_was_refreshed(started: Start)
         assert not refreshed.keys() & {info.key for info in records(client)}
 
 
+def test_a_chain_loses_its_end_first_in_a_tier_as_well(started: Start) -> None:
+    """When it has just been written, and when it was used."""
+    with started() as client:
+        for name in ("written", "used"):
+            client.answer(ask(name, FIRST, cache=FULL))
+            records(client)
+            (tier,) = client.worker.runtime.store.admin._stack.tiers
+            held = sorted(client.worker.runtime.chains.every(), key=lambda held: held.segment.start)
+            rows = [row for one in held for digest in one.written if (row := tier.row(digest))]
+            uses = [row.last_used for row in rows]
+            assert len(uses) == len(held) and uses == sorted(uses, reverse=True) != sorted(uses)
+
+
 def test_written_on_second_use_where_entries_are(started: Start) -> None:
     with started(persist_on="second") as client:
         client.answer(ask("first", FIRST, cache=FULL))
