@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 import httpcore
@@ -15,6 +16,8 @@ from service.chat.routes import chat_router
 from service.chat.schemas import ChatRequest
 from service.chat.tokens import TOKEN_BODIES, tokens_router
 from service.context import Services
+from service.files.library import FileLibrary
+from service.files.quota import FileLimits
 from service.http.admission import Admission, Shared
 from service.http.browsers import BrowserGuard
 from service.http.cors import add_cors
@@ -36,6 +39,7 @@ from service.operator.care import cache_care_router
 from service.operator.health import health_router
 from service.operator.schemas import OPERATOR_BODIES
 from service.settings import Settings
+from service.uploads.routes import files_router
 from service.version import VERSION
 from service.web.page import FILES_PREFIX, Sample, page_router
 
@@ -59,18 +63,21 @@ def create_app(
     names = resolver or SystemResolver(threads=_shared(settings, settings.fetch_concurrency).limit)
     decoder = Decoder(_decode_rules(settings), _shared(settings, settings.decode_concurrency))
     metrics = Metrics()
-    images = _image_loader(settings, names, decoder, metrics)
-    services = Services(settings, client, metrics, images, Admission(settings), LastOrders())
+    files = FileLibrary(_files_path(settings), _file_limits(settings), metrics)
+    images = _image_loader(settings, Sources(_fetcher(settings, names), decoder, files), metrics)
+    services = Services(settings, client, metrics, images, files, Admission(settings), LastOrders())
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         closing = asyncio.create_task(_close_when_draining(services))
+        await files.start()
         try:
             yield
         finally:
             services.admission.draining = True
             await closing
             decoder.close()
+            await files.close()
             names.close()
 
     app = FastAPI(
@@ -93,7 +100,7 @@ def create_app(
 def _add_routes(
     app: FastAPI, services: Services, samples: Sequence[Sample], extra_routers: Sequence[APIRouter]
 ) -> None:
-    own = (chat_router, tokens_router, cache_router, cache_care_router, health_router)
+    own = (chat_router, tokens_router, files_router, cache_router, cache_care_router, health_router)
     page = [page_router(samples)] if services.settings.web_page else []
     for router in (*(make(services) for make in own), *page, *extra_routers):
         app.include_router(router)
@@ -131,23 +138,43 @@ def _decode_rules(settings: Settings) -> DecodeRules:
         picture_pixels=settings.max_image_pixels,
         request_pixels=settings.max_request_pixels,
         seconds=settings.decode_timeout,
-        memory_bytes=memory_needed(settings.max_image_pixels, settings.max_image_bytes),
+        memory_bytes=memory_needed(
+            settings.max_image_pixels, max(settings.max_image_bytes, settings.max_file_bytes)
+        ),
+        document_pages=settings.max_pdf_pages,
+        document_dpi=settings.pdf_dpi,
     )
 
 
-def _image_loader(settings: Settings, resolver: Resolver, decoder: Decoder, metrics: Metrics) -> ImageLoader:
+def _files_path(settings: Settings) -> Path:
+    return settings.store_path / "files" if settings.files_path is None else settings.files_path
+
+
+def _file_limits(settings: Settings) -> FileLimits:
+    return FileLimits(
+        file_bytes=max(settings.max_image_bytes, settings.max_file_bytes),
+        tenant_bytes=settings.file_quota_bytes,
+        tenant_files=settings.file_quota_count,
+        seconds=settings.file_ttl,
+    )
+
+
+def _fetcher(settings: Settings, resolver: Resolver) -> Fetcher:
     hosts = HostPolicy(settings.allowed_hosts, settings.allowed_private_hosts, resolver)
-    fetcher = Fetcher(
+    return Fetcher(
         hosts,
         settings.max_image_bytes,
         settings.fetch_timeout,
         httpcore.default_ssl_context(),
         _shared(settings, settings.fetch_concurrency),
     )
+
+
+def _image_loader(settings: Settings, sources: Sources, metrics: Metrics) -> ImageLoader:
     limits = LoadLimits(settings.max_image_bytes, settings.max_request_pixels)
     known = Known(UrlIndex(settings.url_cache_bytes), UploadIndex(settings.upload_cache_bytes))
     pixels = _shared(settings, _LARGEST_REQUESTS * 3 * settings.max_request_pixels)
-    return ImageLoader(Sources(fetcher, decoder), known, PictureMemory(pixels), metrics, limits)
+    return ImageLoader(sources, known, PictureMemory(pixels), metrics, limits)
 
 
 def _public_paths(settings: Settings) -> frozenset[str]:

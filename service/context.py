@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.client import EngineClient
+from service.files.library import FileLibrary
 from service.http.admission import Admission
 from service.http.body import BodyLimits
 from service.http.disconnect import LastOrders
@@ -19,6 +20,7 @@ class Services:
     client: EngineClient
     metrics: Metrics
     images: ImageLoader
+    files: FileLibrary
     admission: Admission
     last_orders: LastOrders
 

@@ -47,6 +47,17 @@ ERROR_TABLE: Final[Mapping[str, ErrorKind]] = {
     "image_fetch_timeout": _INVALID,
     "image_decode_timeout": _INVALID,
     "image_decode_failed": _SERVER,
+    # uploaded files
+    "invalid_multipart": _INVALID,
+    "invalid_document": _INVALID,
+    "document_locked": _INVALID,
+    "too_many_pages": _INVALID,
+    "file_quota_exceeded": ErrorKind(403, "permission_error"),
+    "file_not_found": ErrorKind(404, "not_found_error"),
+    "file_damaged": ErrorKind(410, "not_found_error"),
+    "file_too_large": ErrorKind(413, "invalid_request_error"),
+    "storage_failed": ErrorKind(503, "server_error"),
+    "storage_full": ErrorKind(507, "server_error"),
     # who asks for what
     "invalid_api_key": ErrorKind(401, "authentication_error"),
     "admin_key_required": ErrorKind(403, "permission_error"),

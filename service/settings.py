@@ -99,6 +99,15 @@ class Settings(BaseSettings):
     allowed_hosts: Hosts = ()
     allowed_private_hosts: SingleHosts = ()
 
+    # uploaded files
+    files_path: Path | None = None
+    max_file_bytes: Annotated[ByteSize, Field(ge=1024)] = ByteSize(64 * MIB)
+    file_quota_bytes: Annotated[ByteSize, Field(ge=1024)] = ByteSize(GIB)
+    file_quota_count: Annotated[int, Field(ge=1)] = 1000
+    file_ttl: Annotated[int, Field(ge=0)] = 30 * 24 * 3600
+    max_pdf_pages: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    pdf_dpi: Annotated[float, Field(ge=18, le=600)] = 144.0
+
     # load
     max_connections: Annotated[int, Field(ge=8)] = 1024
     max_concurrent: Annotated[int, Field(ge=1)] = 64

@@ -6,19 +6,26 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from engine.messages import Part, Role, TextPart
+from service.chat.image_list import ImageList, named_image
 from service.chat.message_schemas import (
     Base64Source,
     Block,
     ChatMessage,
+    FileBlock,
+    FileSource,
     ImageBlock,
+    ImageFileBlock,
     ImageUrlBlock,
+    InputFileBlock,
     InputImageBlock,
+    PictureBlock,
+    Source,
     TextBlock,
 )
 from service.chat.schemas import ChatRequest
 from service.chat.turns import Conversation, Turns
 from service.errors import RequestError
-from service.images.reference import ImageReference
+from service.images.reference import FileReference, ImageReference
 
 _ROLES: Final[dict[str, Role]] = {
     "system": "system",
@@ -28,9 +35,9 @@ _ROLES: Final[dict[str, Role]] = {
 }
 
 
-def read_conversation(request: ChatRequest, max_images: int) -> Conversation:
+def read_conversation(request: ChatRequest, images: ImageList) -> Conversation:
     """The conversation of `request`. Raises `RequestError` if it cannot be answered as a conversation."""
-    turns = Turns("messages", max_images)
+    turns = Turns("messages", images)
     if request.messages is None:
         _shorthand(request, turns)
     for i, message in enumerate(request.messages or ()):
@@ -46,16 +53,16 @@ def read_parts(blocks: Sequence[Block], param: str, turns: Turns) -> Iterator[Pa
             yield TextPart(block.text)
         else:
             reference, field = _reference(block)
-            yield turns.image(reference, f"{place}.{field}")
+            yield from turns.images(reference, f"{place}.{field}")
         if isinstance(block, TextBlock | ImageBlock) and block.cache_control is not None:
             turns.pin(block.cache_control.seconds)
 
 
 def _shorthand(request: ChatRequest, turns: Turns) -> None:
-    images = [
-        turns.image(ImageReference(text), f"images[{i}]") for i, text in enumerate(request.images or ())
-    ]
-    turns.say("user", [*images, TextPart(request.prompt or "")], "prompt")
+    parts: list[Part] = []
+    for i, text in enumerate(request.images or ()):
+        parts += turns.images(named_image(text), f"images[{i}]")
+    turns.say("user", [*parts, TextPart(request.prompt or "")], "prompt")
 
 
 def _turn(message: ChatMessage, param: str, turns: Turns) -> None:
@@ -101,13 +108,26 @@ def _conflict(param: str, text: str) -> RequestError:
     return RequestError("invalid_request", f"Fields that do not fit together: {text}.", param=param)
 
 
-def _reference(block: ImageUrlBlock | InputImageBlock | ImageBlock) -> tuple[ImageReference, str]:
+def _reference(block: PictureBlock) -> tuple[ImageReference | FileReference, str]:
+    """What a part names, and the field that names it."""
     if isinstance(block, ImageUrlBlock):
         if isinstance(block.image_url, str):
-            return ImageReference(block.image_url), "image_url"
-        return ImageReference(block.image_url.url), "image_url.url"
-    if isinstance(block, InputImageBlock):
-        return ImageReference(block.image_url), "image_url"
-    if isinstance(block.source, Base64Source):
-        return ImageReference(block.source.data, inline=True), "source.data"
-    return ImageReference(block.source.url), "source.url"
+            return named_image(block.image_url), "image_url"
+        return named_image(block.image_url.url), "image_url.url"
+    if isinstance(block, InputImageBlock) and block.file_id is None:
+        return named_image(block.image_url or ""), "image_url"
+    if isinstance(block, InputImageBlock | InputFileBlock):
+        return FileReference(block.file_id or "", block.pages), "file_id"
+    if isinstance(block, FileBlock):
+        return FileReference(block.file.file_id, block.file.pages), "file.file_id"
+    if isinstance(block, ImageFileBlock):
+        return FileReference(block.image_file.file_id), "image_file.file_id"
+    return _source(block.source)
+
+
+def _source(source: Source) -> tuple[ImageReference | FileReference, str]:
+    if isinstance(source, Base64Source):
+        return ImageReference(source.data, inline=True), "source.data"
+    if isinstance(source, FileSource):
+        return FileReference(source.file_id), "source.file_id"
+    return named_image(source.url), "source.url"

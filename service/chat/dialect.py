@@ -19,6 +19,7 @@ from engine.messages import (
 )
 from engine.tools import ToolCall, Tools
 from service.chat.generation import Output
+from service.chat.image_list import ImageList
 from service.chat.turns import Conversation
 from service.errors import ServiceError
 from service.http.wire import WireModel
@@ -96,7 +97,7 @@ class Dialect(Protocol[Body]):
 
     def options(self, body: Body) -> Options: ...
 
-    def conversation(self, body: Body, max_images: int) -> Conversation: ...
+    def conversation(self, body: Body, images: ImageList) -> Conversation: ...
 
     def frame(self, body: Body, model: str) -> Frame:
         """`model` is the name that is answered with. Keeps nothing of the conversation."""

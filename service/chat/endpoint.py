@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from starlette.requests import Request
@@ -14,6 +15,7 @@ from engine.reports import Tokenized
 from service.chat.call import Call, served_name
 from service.chat.dialect import Dialect, Frame
 from service.chat.generation import Generation
+from service.chat.image_list import ImageList
 from service.chat.turns import Conversation
 from service.context import Services
 from service.errors import error_kind
@@ -97,4 +99,5 @@ class Endpoint(Generic[Body]):
             options = self._dialect.options(body)
             frame = self._dialect.frame(body, served_name(options.model, services.model_names))
             call = Call(services, record, options, frame, tenant, deadline)
-            yield call, frame, self._dialect.conversation(body, services.settings.max_images)
+            images = ImageList(partial(services.files.find, tenant), services.settings.max_images)
+            yield call, frame, self._dialect.conversation(body, images)

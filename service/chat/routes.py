@@ -9,6 +9,7 @@ from service.chat.answer_schemas import CompletionBody
 from service.chat.conversation import read_conversation
 from service.chat.dialect import Options
 from service.chat.endpoint import Endpoint
+from service.chat.image_list import ImageList
 from service.chat.operation import CHAT_OPERATION
 from service.chat.options import read_options
 from service.chat.schemas import ChatRequest
@@ -38,8 +39,8 @@ class ChatDialect:
     def options(self, body: ChatRequest) -> Options:
         return read_options(body)
 
-    def conversation(self, body: ChatRequest, max_images: int) -> Conversation:
-        return read_conversation(body, max_images)
+    def conversation(self, body: ChatRequest, images: ImageList) -> Conversation:
+        return read_conversation(body, images)
 
     def frame(self, body: ChatRequest, model: str) -> ChatFrame:
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)

@@ -8,10 +8,11 @@ from typing import Final
 
 from engine.messages import ImagePart, Message, Part, Role, TextPart
 from engine.tools import ToolCall
+from service.chat.image_list import ImageList
 from service.chat.message_schemas import MAX_TEXT
 from service.errors import RequestError
 from service.http.json_reader import JsonLimits, JsonReader
-from service.images.reference import ImageReference, PlacedImage
+from service.images.reference import FileReference, ImageReference, PlacedImage
 
 MAX_ARGUMENTS: Final = 1024 * 1024
 """Characters of the arguments of all calls of a request: they are read at once."""
@@ -31,20 +32,19 @@ class Turns:
     """Collects turns in order; `conversation` is what they make. Every method raises `RequestError` for what cannot be
     answered as a conversation; `field` is where the turns stand in the request."""
 
-    def __init__(self, field: str, max_images: int) -> None:
-        self._field, self._max_images = field, max_images
+    def __init__(self, field: str, images: ImageList) -> None:
+        self._field, self._images = field, images
         self._messages: list[Message] = []
-        self._images: list[PlacedImage] = []
         self._pins: list[float] = []
         self._arguments = 0
         self._open: dict[str, ToolCall] = {}
         self._results: dict[str, Message] = {}
 
-    def image(self, reference: ImageReference, param: str) -> ImagePart:
-        """Places an image; `param` is its field."""
-        self._images.append(PlacedImage(reference, param))
-        self._pins.append(0.0)
-        return ImagePart(len(self._images) - 1)
+    def images(self, reference: ImageReference | FileReference, param: str) -> list[ImagePart]:
+        """Places an image, or the pages of an uploaded file; `param` is its field."""
+        parts = self._images.place(reference, param)
+        self._pins += [0.0] * len(parts)
+        return parts
 
     def pin(self, seconds: float) -> None:
         """Keep all images so far for `seconds`."""
@@ -100,8 +100,9 @@ class Turns:
                 "The last message must be the user's, a tool's result, or the beginning of the answer to one."
             )
             raise RequestError("invalid_prompt", message, param=self._field)
-        self._check_sizes()
-        return Conversation(tuple(self._messages), tuple(self._images), tuple(self._pins))
+        images = self._images.checked()
+        self._check_length()
+        return Conversation(tuple(self._messages), images, tuple(self._pins))
 
     def _asks(self) -> bool:
         """Behind a question there may be text of the assistant, with which the answer begins."""
@@ -110,11 +111,7 @@ class Turns:
             turns = turns[:-1]
         return bool(turns) and turns[-1].role in ("user", "tool")
 
-    def _check_sizes(self) -> None:
-        images, most = len(self._images), self._max_images
-        if images > most:
-            message = f"The conversation holds {images} images; the limit is {most} over all turns."
-            raise RequestError("too_many_images", message, param=self._images[most].param)
+    def _check_length(self) -> None:
         length = self._arguments + sum(map(_length, self._messages))
         if length > MAX_TEXT:
             message = f"The texts have {length} characters in all; the limit is {MAX_TEXT}."

@@ -23,7 +23,7 @@ from service.http.tenancy import KeyRing, presented_key
 _log = logging.getLogger(__name__)
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 ADMIN_PREFIX: Final = "/v1/cache/"
-TENANTS_PREFIXES: Final = ("/v1/chat", "/v1/tokenize", "/v1/detokenize")
+TENANTS_PREFIXES: Final = ("/v1/chat", "/v1/tokenize", "/v1/detokenize", "/v1/files")
 """Of what a tenant alone may do: the operator's key stands for none."""
 METRICS_PATH: Final = "/metrics"
 _REFUSALS: Final = {

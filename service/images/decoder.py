@@ -13,6 +13,7 @@ from service.errors import ImageError
 from service.http.admission import Shared
 from service.images.decoder_child import DecodeRules
 from service.images.decoder_pool import DecoderPool
+from service.images.decoder_process import DecodedPage
 from service.images.shares import FairPlaces
 
 _log = logging.getLogger(__name__)
@@ -52,6 +53,10 @@ class Decoder:
     def decode(self, data: bytes, left: int) -> ImageInput:
         """The picture in `data`, of at most `left` pixels. Blocks; call it through `run`. Raises `ImageError`."""
         return self._pool.decode(data, left)
+
+    def decode_page(self, data: bytes, left: int, page: int) -> DecodedPage:
+        """The page of `data` from 1, a picture or a PDF, as `decode`."""
+        return self._pool.decode_page(data, left, page)
 
     def close(self) -> None:
         """Drop what has not begun, end what has."""

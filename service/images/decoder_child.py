@@ -25,10 +25,11 @@ from PIL import AvifImagePlugin, Image, TiffImagePlugin, WebPImagePlugin
 
 from service.errors import ImageError
 from service.images.decode import PixelLimits, decode_image, too_much_memory
+from service.images.sniff import sniff
 from store.records.keys import pixel_digest
 
-ORDER: Final = struct.Struct("<QQ")
-"""Bytes of the file, and pixels that the request it belongs to has left."""
+ORDER: Final = struct.Struct("<QQQ")
+"""Bytes of the file, pixels that the request it belongs to has left, and the page, as `decode_page` has it."""
 # The hungriest are animations of WebP, and progressive JPEG of four inks.
 _BYTES_A_PIXEL: Final = 24
 _COPIES_OF_A_FILE: Final = 4
@@ -42,13 +43,16 @@ _PLUGINS: Final = (AvifImagePlugin, TiffImagePlugin, WebPImagePlugin)
 @dataclass(frozen=True, slots=True)
 class DecodeRules:
     """`formats` are the names of `sniff` that may be decoded. A picture and all of a request may have so many pixels
-    (width times height); decoding one may take so many seconds, and so many bytes of memory."""
+    (width times height); decoding one may take so many seconds, and so many bytes of memory. A PDF may have so many
+    pages, which are drawn with so many dots an inch."""
 
     formats: tuple[str, ...]
     picture_pixels: int
     request_pixels: int
     seconds: float
     memory_bytes: int
+    document_pages: int = 1000
+    document_dpi: float = 144.0
 
 
 def memory_needed(pixels: int, nbytes: int) -> int:
@@ -90,16 +94,27 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
 def _answer(order: bytes, source: int, target: int, rules: DecodeRules) -> dict[str, Any]:
     """What became of the file in `source`. Its pixels are then in `target`."""
-    nbytes, left = ORDER.unpack(order)
+    nbytes, left, page = ORDER.unpack(order)
     limits = PixelLimits(rules.picture_pixels, rules.request_pixels, left)
     try:
-        image = decode_image(os.pread(source, nbytes, 0), rules.formats, limits)
-        return {"width": image.width, "height": image.height, "digest": _write(image, target).hex()}
+        image, pages = decode_page(os.pread(source, nbytes, 0), page, rules, limits)
+        digest = _write(image, target).hex()
+        return {"width": image.width, "height": image.height, "digest": digest, "pages": pages}
     except (MemoryError, OSError):  # the system has none for the file, or for the pixels
         error = too_much_memory()
     except ImageError as refusal:
         error = refusal
     return {"code": error.code, "message": error.message}
+
+
+def decode_page(data: bytes, page: int, rules: DecodeRules, limits: PixelLimits) -> tuple[Image.Image, int]:
+    """A page of `data`, from 1, and how many it has: a picture is one page. Page 0: `data` must be a picture. Raises
+    `ImageError`."""
+    if page and sniff(data) == "pdf":
+        from service.images.pdf import render_page  # takes its time, and few need it
+
+        return render_page(data, page, limits, rules.document_pages, rules.document_dpi)
+    return decode_image(data, rules.formats, limits), 1
 
 
 def _write(image: Image.Image, target: int) -> bytes:

@@ -11,7 +11,7 @@ from engine.messages import ImageInput
 from service.errors import ImageError
 from service.images.decode import accepted_kind
 from service.images.decoder_child import DecodeRules
-from service.images.decoder_process import DecoderProcess
+from service.images.decoder_process import DecodedPage, DecoderProcess
 
 _log = logging.getLogger(__name__)
 _STOPPING: Final = "the service is shutting down."
@@ -31,10 +31,15 @@ class DecoderPool:
     def decode(self, data: bytes, left: int) -> ImageInput:
         """The picture in `data`, of at most `left` pixels. Blocks, as long as the rules say at most. Raises
         `ImageError`."""
-        accepted_kind(data, self._rules.formats)  # what is no picture needs no process
+        return self.decode_page(data, left, 0).image
+
+    def decode_page(self, data: bytes, left: int, page: int) -> DecodedPage:
+        """As `decode`, the page of `data` from 1, which may be a PDF as well. 0: it must be a picture."""
+        formats = self._rules.formats
+        accepted_kind(data, (*formats, "pdf") if page else formats)  # what is no picture needs no process
         process = self._take()
         try:
-            return process.decode(data, left)
+            return process.decode_page(data, left, page)
         finally:
             self._give_back(process)
 

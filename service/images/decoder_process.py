@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,14 @@ _LONGEST_ANSWER: Final = 4096
 _PASSED_ON: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "TMPDIR")
 # A picture is one thread's work. The libraries would reserve memory for as many as there are processors.
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedPage:
+    """A page, and how many pages its file has: a picture has one."""
+
+    image: ImageInput
+    pages: int
 
 
 class DecoderProcess:
@@ -56,10 +64,14 @@ class DecoderProcess:
         return self._process.returncode
 
     def decode(self, data: bytes, left: int) -> ImageInput:
-        """The picture in `data`, of at most `left` pixels. Raises `ImageError`; the process has ended then, unless it
-        said itself what is wrong with the picture."""
+        """The picture in `data`, of at most `left` pixels. Raises as `decode_page`."""
+        return self.decode_page(data, left, 0).image
+
+    def decode_page(self, data: bytes, left: int, page: int) -> DecodedPage:
+        """The page of `data`, from 1, of at most `left` pixels; 0: `data` must be a picture. Raises `ImageError`; the
+        process has ended then, unless it said itself what is wrong with the picture."""
         try:
-            return self._exchange(data, left)
+            return self._exchange(data, left, page)
         except ImageError:
             raise
         except BaseException as error:
@@ -85,17 +97,18 @@ class DecoderProcess:
         self.kill()
         self._opened.close()
 
-    def _exchange(self, data: bytes, left: int) -> ImageInput:
+    def _exchange(self, data: bytes, left: int, page: int) -> DecodedPage:
         deadline = time.monotonic() + self._rules.seconds
         try:
             _write(self._source, data)
-            self._channel.sendall(ORDER.pack(len(data), left))
+            self._channel.sendall(ORDER.pack(len(data), left, page))
             answer = self._answer(deadline)
             if "code" in answer:
                 raise ImageError(answer["code"], answer["message"])
             width, height = answer["width"], answer["height"]
             pixels = _read(self._target, 3 * width * height)
-            return ImageInput(bytes.fromhex(answer["digest"]), width, height, pixels)
+            image = ImageInput(bytes.fromhex(answer["digest"]), width, height, pixels)
+            return DecodedPage(image, answer["pages"])
         finally:
             for file in (self._source, self._target):
                 os.ftruncate(file, 0)

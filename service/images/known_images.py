@@ -90,10 +90,11 @@ class UrlIndex:
 @dataclass(frozen=True, slots=True)
 class SentKey:
     """What was sent, and how it was read: the text of a data URL is no picture where base64 is expected, and a file
-    that holds the text of a picture is none either."""
+    that holds the text of a picture is none either. Of an upload with pages: which one."""
 
-    form: Literal["base64", "data URL", "file"]
+    form: Literal["base64", "data URL", "file", "upload"]
     digest: bytes
+    page: int = 0
 
 
 class UploadIndex:
@@ -115,8 +116,12 @@ class UploadIndex:
         if known is not None:
             return known, True
         image = decode()
-        self._recent.put((tenant, sent), image)
+        self.put(tenant, sent, image)
         return image, False
+
+    def put(self, tenant: str, sent: SentKey, image: ImageInput) -> None:
+        """Remember what `sent` is."""
+        self._recent.put((tenant, sent), image)
 
 
 def digest_of(sent: str | bytes) -> bytes:

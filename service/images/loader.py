@@ -11,13 +11,15 @@ from typing import Final, Protocol
 
 from engine.messages import ImageInput
 from service.errors import ImageError
+from service.files.library import FileLibrary
 from service.images.data_url import decode_base64, decode_data_url
 from service.images.decode import too_many_in_all
 from service.images.decoder import Decoder
+from service.images.decoder_process import DecodedPage
 from service.images.fetch import Fetcher, Validators
 from service.images.known_images import KnownImage, SentKey, UploadIndex, UrlIndex, digest_of
 from service.images.picture_memory import PictureMemory
-from service.images.reference import ImageReference, PlacedImage
+from service.images.reference import FilePage, ImageReference, PlacedImage
 from service.images.url import check_length
 from store.records.keys import owner
 
@@ -54,6 +56,7 @@ class Sources:
 
     fetcher: Fetcher
     decoder: Decoder
+    files: FileLibrary
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class ImageLoader:
         observer: ImageObserver,
         limits: LoadLimits,
     ) -> None:
-        self._fetcher, self._decoder = sources.fetcher, sources.decoder
+        self._fetcher, self._decoder, self._files = sources.fetcher, sources.decoder, sources.files
         self._memory = memory
         self._urls, self._uploads = known.urls, known.uploads
         self._observer = observer
@@ -110,10 +113,18 @@ class ImageLoader:
 
     async def _source(self, request: _Request, place: PlacedImage, number: int) -> _Source:
         try:
+            if isinstance(place.reference, FilePage):
+                return self._uploaded(place.reference, request.account)
             return await self._read(place.reference, request.account)
         except ImageError as error:
             self._observer.image_failed(error.code)
             raise error.at(number, place.param) from None
+
+    def _uploaded(self, page: FilePage, account: str) -> _Source:
+        """Its digest is known since it was uploaded: what is known of the picture needs no disk."""
+        record = self._files.find(account, page.file)
+        key = SentKey("upload", bytes.fromhex(record.sha256), page.page)
+        return _Source(key, lambda: self._files.content(record))
 
     async def _read(self, reference: ImageReference, account: str) -> _Source:
         """What `reference` is."""
@@ -160,6 +171,15 @@ class ImageLoader:
         self._urls.put(request.tenant, url, KnownImage(fetched.validators, image))
         return image
 
+    async def first_page(self, tenant: str, digest: bytes, content: Callable[[], bytes]) -> DecodedPage:
+        """The first page of an upload, decoded now and remembered for requests that name it. Raises `ImageError`."""
+        key = SentKey("upload", digest, 1)
+        page = await self._decoder.run(
+            owner(tenant), lambda: self._decoder.decode_page(content(), self._max_pixels, 1)
+        )
+        self._uploads.put(tenant, key, page.image)
+        return page
+
     async def _digest(self, sent: str | bytes, account: str) -> bytes:
         if len(sent) <= _HASHED_AT_ONCE:
             return digest_of(sent)
@@ -173,11 +193,16 @@ class ImageLoader:
         started = time.monotonic()
         image, known = await self._decoder.run(
             request.account,
-            lambda: self._uploads.find_or_decode(tenant, key, lambda: self._decoder.decode(content(), left)),
+            lambda: self._uploads.find_or_decode(tenant, key, lambda: self._unpacked(key, content(), left)),
         )
         if not known:
             self._observer.image_decoded(time.monotonic() - started)
         return image
+
+    def _unpacked(self, key: SentKey, data: bytes, left: int) -> ImageInput:
+        if key.page:
+            return self._decoder.decode_page(data, left, key.page).image
+        return self._decoder.decode(data, left)
 
 
 @dataclass(frozen=True, slots=True)

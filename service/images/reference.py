@@ -15,8 +15,25 @@ class ImageReference:
 
 
 @dataclass(frozen=True, slots=True)
+class FileReference:
+    """An uploaded file as the caller wrote it, which stands for one image or several: `pages` such as `1-3`, None for
+    all of them."""
+
+    id: str
+    pages: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FilePage:
+    """One page of an uploaded file, counted from 1. A picture is one page."""
+
+    file: str
+    page: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlacedImage:
     """A reference and the request field it stands in."""
 
-    reference: ImageReference
+    reference: ImageReference | FilePage
     param: str

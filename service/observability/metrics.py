@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from engine.messages import EngineStatus, Finished
@@ -29,6 +29,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)  # memory, descriptors and CPU time of this process
         self._requests()
         self._images()
+        self._files()
 
     def _requests(self) -> None:
         counter, histogram = self._counter, self._histogram
@@ -72,6 +73,22 @@ class Metrics:
         self.fallbacks = counter(
             "reuse_fallbacks", "Requests that ran as full prefill although reuse was asked for."
         )
+
+    def _files(self) -> None:
+        self.uploads = self._counter("file_uploads", "Uploads by outcome: ok, or the error code.", "outcome")
+        self.uploads.labels("ok")
+        self.files_gone = self._counter("files_removed", "Uploaded files that went, by reason.", "reason")
+        for reason in ("deleted", "expired", "damaged", "orphan"):
+            self.files_gone.labels(reason)
+        self.files = Gauge("conduit_files", "Uploaded files that are kept.", registry=self.registry)
+        self.file_bytes = Gauge("conduit_file_bytes", "Bytes of uploaded files.", registry=self.registry)
+
+    def files_held(self, count: int, nbytes: int) -> None:
+        self.files.set(count)
+        self.file_bytes.set(nbytes)
+
+    def file_removed(self, reason: str) -> None:
+        self.files_gone.labels(reason).inc()
 
     def image_fetched(self, seconds: float) -> None:
         self.fetch.observe(seconds)

@@ -15,13 +15,13 @@ from service.errors import RequestError
 from service.http.body import read_body
 from service.http.openapi import error_answers, reads
 from service.http.tenancy import namespace
+from service.http.unread import NEITHER, NO_BODY, NO_QUERY
 from service.images.reference import ImageReference, PlacedImage
 from service.observability.audit import audit
 from service.operator.answer_schemas import CacheStats, LookupBody
 from service.operator.entry_key import EntryKey, checked_key, no_entry
 from service.operator.schemas import ClearRequest, EntryQuery, EvictRequest, LookupRequest
 from service.operator.tenant import tenant_meant
-from service.operator.unread import NEITHER, NO_BODY, NO_QUERY
 from store.types import EntryFilter, EntryInfo, EntryPage, EvictResult, StoreStats
 
 _STATS: Final = TypeAdapter(StoreStats)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final
@@ -15,32 +14,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from engine.errors import EngineError
-from engine.messages import (
-    CacheOptions,
-    Finished,
-    GenerateRequest,
-    ImageInput,
-    ImagePart,
-    Message,
-    Sampling,
-    TextPart,
-)
 from service.chat.answer import image_body
-from service.chat.generation import Generation
-from service.chat.schemas import LAST_PRIORITY
+from service.chat.warming import warmed
 from service.context import Services
 from service.errors import RequestError, ServiceError, error_body, shown
 from service.http.body import read_body
 from service.http.event_stream import DONE, PING, EventStream, event
 from service.http.openapi import error_answers, reads
 from service.http.tenancy import namespace
+from service.http.unread import NEITHER, NO_QUERY
 from service.images.reference import ImageReference, PlacedImage
 from service.observability.audit import audit
 from service.operator.answer_schemas import CompactBody, QuotasBody
 from service.operator.entry_key import EntryKey, checked_key, no_entry
 from service.operator.schemas import A_TENANT, PinRequest, QuotaRequest, WarmRequest
 from service.operator.tenant import tenant_meant
-from service.operator.unread import NEITHER, NO_QUERY
 from service.setting_types import TENANT_NAME
 from store.records.keys import owner
 from store.types import QuotaInfo, VerifyProgress
@@ -53,8 +41,6 @@ _ERRORS: Final = error_answers(400, 401, 403, 404, 503)
 _REPORT_INTERVAL: Final = 0.2
 _MOST_SCRUBS: Final = 4
 """At the same time; others wait for their turn. A worker keeps twice as many (`engine.serving.admin`)."""
-_WARM_PRIORITY: Final = LAST_PRIORITY + 1
-"""Behind every request that somebody waits for."""
 
 
 def cache_care_router(services: Services) -> APIRouter:
@@ -184,32 +170,12 @@ class CacheCareEndpoint:
             place = PlacedImage(ImageReference(text), f"images[{number}]")
             try:
                 async with self._services.images.loaded([place], tenant) as (image,):
-                    report = await self._compute(image, tenant, place.param)
-                yield event({"image": number, **report})
+                    report = await warmed(self._services, image, tenant, place.param)
+                yield event({"image": number, **image_body(report)})
             except ServiceError as error:
                 yield event(
                     {"image": number, "failed": error_body(error.code, error.message, error.param)["error"]}
                 )
-
-    async def _compute(self, image: ImageInput, tenant: str, place: str) -> dict[str, Any]:
-        """Ask for one token about the image, which stores it as a side effect."""
-        request = GenerateRequest(
-            id=f"warm-{uuid.uuid4().hex}",
-            tenant=tenant,
-            messages=(Message("user", (ImagePart(0), TextPart("."))),),
-            images=(image,),
-            sampling=Sampling(max_tokens=1),
-            # Whatever the default policy is: `full` would store nothing.
-            cache=CacheOptions(policy="reuse", chain="off"),
-            priority=_WARM_PRIORITY,
-        )
-        settings = self._services.settings
-        deadline = asyncio.get_running_loop().time() + settings.request_timeout
-        async with Generation(self._services.client, request, deadline, [place]) as generation:
-            await generation.accepted()
-            async with aclosing(generation.output()) as output:
-                ends = [piece async for piece in output if isinstance(piece, Finished)]
-        return image_body(ends[0].report.images[0])
 
 
 async def _ended(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,10 +17,10 @@ DEFAULTS: dict[str, Any] = {"allowed_private_hosts": ("127.0.0.1",)}
 
 
 @pytest.fixture(scope="session")
-def shared() -> Iterator[tuple[FakeEngine, httpx.Client]]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeEngine, httpx.Client]]:
     """One service for all tests that do not mind: starting one takes longer than most tests."""
     engine = FakeEngine()
-    app = create_app(Settings(**DEFAULTS), engine)
+    app = create_app(Settings(**DEFAULTS, files_path=tmp_path_factory.mktemp("files")), engine)
     with serving(app) as served, httpx.Client(base_url=served.url, timeout=30, trust_env=False) as client:
         yield engine, client
 
@@ -43,14 +44,15 @@ def host() -> Iterator[Host]:
 
 
 @pytest.fixture
-def start(engine: FakeEngine, request: pytest.FixtureRequest) -> Iterator[Start]:
+def start(engine: FakeEngine, tmp_path: Path) -> Iterator[Start]:
     """Start the service on the fake engine with some settings; gives a client of it."""
     from contextlib import ExitStack
 
     with ExitStack() as stack:
 
         def begin(resolver: Any = None, **settings: Any) -> httpx.Client:
-            app = create_app(Settings(**{**DEFAULTS, **settings}), engine, resolver=resolver)
+            given = {**DEFAULTS, "files_path": tmp_path / "files", **settings}
+            app = create_app(Settings(**given), engine, resolver=resolver)
             url = stack.enter_context(serving(app)).url
             return stack.enter_context(httpx.Client(base_url=url, timeout=30, trust_env=False))
 

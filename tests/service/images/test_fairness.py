@@ -24,6 +24,7 @@ from service.images.loader import ImageLoader, Known, LoadLimits, Sources
 from service.images.picture_memory import PictureMemory
 from service.images.reference import ImageReference, PlacedImage
 from tests.service.conftest import Start
+from tests.service.files.keeping import no_files
 from tests.service.images.decoding import PIXELS, decoded
 from tests.service.images.fetching import Names
 from tests.service.images.pictures import data_url, plain
@@ -51,7 +52,9 @@ class Service:
         known = Known(UrlIndex(10_000), UploadIndex(10_000))
         memory = PictureMemory(Shared(10_000_000, several=True))
         limits = LoadLimits(100_000, PIXELS)
-        self.loader = ImageLoader(Sources(fetcher, self.decoder), known, memory, Watching(), limits)
+        self.loader = ImageLoader(
+            Sources(fetcher, self.decoder, no_files()), known, memory, Watching(), limits
+        )
 
     def ask(self, tenant: str, *texts: str) -> asyncio.Task[Any]:
         places = [PlacedImage(ImageReference(text), "x") for text in texts]

@@ -22,6 +22,7 @@ from service.images.known_images import UploadIndex, UrlIndex
 from service.images.loader import ImageLoader, Known, LoadLimits, Sources
 from service.images.picture_memory import PictureMemory
 from service.images.reference import ImageReference, PlacedImage
+from tests.service.files.keeping import no_files
 from tests.service.images.pictures import data_url, encode
 from tests.service.images.test_decoder import PIXELS, RULES
 from tests.service.images.watching import Watching
@@ -75,7 +76,7 @@ def loading(work: Callable[[Ask], Awaitable[None]]) -> None:
         known = Known(UrlIndex(0), UploadIndex(0))
         memory = PictureMemory(Shared(10_000_000, several=True))
         limits = LoadLimits(1_000_000, PIXELS)
-        loader = ImageLoader(Sources(fetcher, decoder), known, memory, Watching(), limits)
+        loader = ImageLoader(Sources(fetcher, decoder, no_files()), known, memory, Watching(), limits)
 
         async def ask(*texts: str) -> None:
             async with loader.loaded([PlacedImage(ImageReference(text), "x") for text in texts], "a"):

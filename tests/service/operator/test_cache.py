@@ -116,6 +116,6 @@ def test_changes_are_logged(api: httpx.Client, engine: FakeEngine, caplog: pytes
     with caplog.at_level(logging.INFO, logger="service"):
         api.delete(f"/v1/cache/entries/{KEYS[0]}", headers={"x-request-id": "who-1"})
         api.post("/v1/cache/evict", json={"all": True, "dry_run": True}, headers={"x-request-id": "who-2"})
-    deleted, planned = [vars(record) for record in caplog.records if record.message == "cache admin"]
+    deleted, planned = [vars(record) for record in caplog.records if record.message == "audit"]
     assert (deleted["action"], deleted["key"], deleted["request_id"]) == ("delete", KEYS[0], "who-1")
     assert (planned["action"], planned["dry_run"], planned["request_id"]) == ("evict", True, "who-2")

@@ -78,7 +78,7 @@ def test_u8_a_large_body_is_refused_unread(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch, announced: str
 ) -> None:
     """None of it is sent: whoever waits for it waits for ever."""
-    monkeypatch.setattr("service.operator.unread._PATIENCE_SECONDS", 3600.0)
+    monkeypatch.setattr("service.http.unread._PATIENCE_SECONDS", 3600.0)
     head = (
         f"POST /v1/cache/compact HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n{announced}"
     )
