@@ -11,7 +11,7 @@ from service.http.wire import WireModel, conflict
 
 Purpose = Literal["vision", "user_data"]
 SHORTEST, LONGEST = 3600, 2_592_000
-_FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
+_FLAGS: Final = {"true": True, "false": False}
 
 
 def _number(value: object) -> object:

@@ -14,6 +14,8 @@ from service.errors import ERROR_TABLE
 from tests.service.asking import RED, refused
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine, fails
+from tests.service.images.pdfs import locked_pdf, pages_pdf
+from tests.service.uploads.sending import PNG, send
 
 HIDDEN = {"/": {"GET"}, "/samples.json": {"GET"}, "/openapi.json": {"GET", "HEAD"}}
 ALSO_HEAD = {"/livez", "/readyz", "/health"}
@@ -34,6 +36,7 @@ def test_f13_allow_names_the_methods_of_every_route(api: httpx.Client, method: s
     found = {}
     for path in (expected := routes(api)):
         url = path.replace("{key}", "0" * 64).replace("{tenant}", "alice").replace("{name}", "x")
+        url = url.replace("{file_id}", "x")
         response = api.request(method, url)
         refused(response, 405, "method_not_allowed")
         found[path] = set(response.headers["allow"].split(", "))
@@ -87,6 +90,11 @@ def slow(start: Start) -> httpx.Response:
     )
 
 
+def sent(content: bytes, **settings: Any) -> Asked:
+    """An upload that is refused."""
+    return lambda start: send(start(**settings), content)
+
+
 # What somebody can do about it, in the words of the message.
 SAID: dict[str, tuple[Asked, str]] = {
     "invalid_json": (lambda start: start().post("/v1/chat", content="{", headers=JSON), "ends too early"),
@@ -130,12 +138,28 @@ SAID: dict[str, tuple[Asked, str]] = {
     "invalid_prompt": (chat(prompt=" "), "must hold text or an image"),
     "unknown_policy": (chat(cache={"policy": "best"}), "choose from conduit, full, reuse"),
     "rate_limited": (rated, "More than 1 requests a minute"),
+    "invalid_multipart": (
+        lambda start: start().post("/v1/files", content="x", headers={"content-type": FORM}),
+        "no form: it does not follow its boundary",
+    ),
+    "invalid_document": (sent(b"%PDF-1.7"), "a PDF that is damaged or incomplete"),
+    "document_locked": (sent(locked_pdf()), "save it without one"),
+    "too_many_pages": (sent(pages_pdf(2), max_pdf_pages=1), "it has 2 pages; the limit is 1"),
+    "file_quota_exceeded": (sent(PNG * 99, file_quota_bytes=1024), "1024 bytes of files: delete some"),
+    "file_not_found": (get(f"/v1/files/file-{HEX}"), "no file of that id, or its time is over"),
+    "file_too_large": (
+        sent(b"%PDF-1.7" + b" " * 2000, max_image_bytes=1024, max_file_bytes=1024),
+        "larger than 1024 bytes",
+    ),
 }
 JSON = {"content-type": "application/json"}
-# Said by the engine, or by nobody: tests/engine/serving/test_refusals.py, test_admission.py, tests of service/images.
+FORM = "multipart/form-data; boundary=x"
+# Said by the engine, or by nobody: tests/engine/serving/test_refusals.py, test_admission.py, tests of service/images,
+# tests of service/uploads.
 ELSEWHERE = {
     "aborted",
     "context_length_exceeded",
+    "file_damaged",
     "image_decode_timeout",
     "image_fetch_timeout",
     "invalid_constraint",
