@@ -1,4 +1,5 @@
-"""The demo's pages as true URLs: `GET /demo/pages/{code}.png`. Mounted by the service in demo mode. Torch-free.
+"""The demo's pages as true URLs: `GET /demo/pages/{code}.png`, and several as a PDF, `GET /demo/pages/{codes}.pdf`.
+Mounted by the service in demo mode. Torch-free.
 
 A page's code is its whole content (`demo.pages.encode`), so the same URL is the same picture for ever and there is
 nothing to store. `edge` enlarges it, for models that read larger pictures than the one that ships.
@@ -13,9 +14,12 @@ from fastapi import APIRouter, Query
 from PIL import Image
 from starlette.responses import JSONResponse, Response
 
+from demo.documents import pdf_of
 from demo.pages import PAGE_PX, Page, decode, to_image
 
 LARGEST = 2048
+MOST = 32
+"""Pages of one PDF."""
 CACHE = {"cache-control": "public, max-age=31536000, immutable"}
 
 router = APIRouter(prefix="/demo/pages", tags=["demo"])
@@ -27,9 +31,28 @@ def page(code: str, edge: Annotated[int, Query(ge=PAGE_PX, le=LARGEST)] = PAGE_P
     try:
         drawn = decode(code)
     except ValueError:
-        return JSONResponse({"error": {"message": "There is no such page.", "code": "not_found"}}, 404)
+        return _nothing()
     # FastAPI runs this in a thread: drawing does not hold up the event loop.
     return Response(draw(drawn, edge), media_type="image/png", headers=CACHE)
+
+
+@router.get(
+    "/{codes}.pdf", response_class=Response, responses={200: {"content": {"application/pdf": {}}}, 404: {}}
+)
+def document(codes: str) -> Response:
+    """The pages of these codes, separated by commas, as a PDF; 404 where one is none, or there are too many."""
+    named = codes.split(",", MOST)
+    try:
+        drawn = [to_image(decode(code)) for code in named]
+    except ValueError:
+        return _nothing()
+    if len(drawn) > MOST:
+        return _nothing()
+    return Response(pdf_of(drawn), media_type="application/pdf", headers=CACHE)
+
+
+def _nothing() -> JSONResponse:
+    return JSONResponse({"error": {"message": "There is no such page.", "code": "not_found"}}, 404)
 
 
 def draw(page: Page, edge: int) -> bytes:

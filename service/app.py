@@ -32,6 +32,7 @@ from service.images.decoder_child import DecodeRules, memory_needed
 from service.images.fetch import Fetcher
 from service.images.known_images import UploadIndex, UrlIndex
 from service.images.loader import ImageLoader, Known, LoadLimits, Sources
+from service.images.local import LocalFolders
 from service.images.picture_memory import PictureMemory
 from service.observability.metrics import Metrics
 from service.operator.cache import cache_router
@@ -64,7 +65,9 @@ def create_app(
     decoder = Decoder(_decode_rules(settings), _shared(settings, settings.decode_concurrency))
     metrics = Metrics()
     files = FileLibrary(_files_path(settings), _file_limits(settings), metrics)
-    images = _image_loader(settings, Sources(_fetcher(settings, names), decoder, files), metrics)
+    local = LocalFolders(settings.local_folders, settings.max_image_bytes)
+    sources = Sources(_fetcher(settings, names), decoder, files, local)
+    images = _image_loader(settings, sources, metrics)
     services = Services(settings, client, metrics, images, files, Admission(settings), LastOrders())
 
     @asynccontextmanager

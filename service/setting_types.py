@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import (
@@ -90,6 +91,12 @@ def _check_origin(value: str) -> str:
     return f"{scheme}://{_check_host(host)}"
 
 
+def _check_folder(value: Path) -> Path:
+    if not value.is_absolute() or ".." in value.parts or not value.is_dir():
+        raise ValueError("expected absolute paths of folders that are there")
+    return value
+
+
 def _check_http_url(value: str) -> str:
     _HTTP_URL.validate_python(value)
     return value
@@ -106,5 +113,6 @@ Url = Annotated[str, AfterValidator(_check_http_url)]
 ApiKeys = Annotated[
     tuple[Annotated[ApiKey, BeforeValidator(_parse_api_key)], ...], BeforeValidator(split_list)
 ]
+Folders = Annotated[tuple[Annotated[Path, AfterValidator(_check_folder)], ...], BeforeValidator(split_list)]
 PolicyOptions = Annotated[Mapping[str, bool | int | float | str], BeforeValidator(_parse_object)]
 Positive = Annotated[float, Field(gt=0)]

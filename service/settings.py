@@ -21,6 +21,7 @@ from pydantic_settings import (
 
 from service.setting_types import (
     ApiKeys,
+    Folders,
     Hosts,
     Origins,
     PolicyOptions,
@@ -98,6 +99,7 @@ class Settings(BaseSettings):
     upload_cache_bytes: ByteSize = ByteSize(256 * MIB)
     allowed_hosts: Hosts = ()
     allowed_private_hosts: SingleHosts = ()
+    local_folders: Folders = ()
 
     # uploaded files
     files_path: Path | None = None

@@ -18,6 +18,7 @@ from service.images.decoder import Decoder
 from service.images.decoder_process import DecodedPage
 from service.images.fetch import Fetcher, Validators
 from service.images.known_images import KnownImage, SentKey, UploadIndex, UrlIndex, digest_of
+from service.images.local import SCHEME, LocalFolders
 from service.images.picture_memory import PictureMemory
 from service.images.reference import FilePage, ImageReference, PlacedImage
 from service.images.url import check_length
@@ -57,6 +58,7 @@ class Sources:
     fetcher: Fetcher
     decoder: Decoder
     files: FileLibrary
+    local: LocalFolders
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ class ImageLoader:
         observer: ImageObserver,
         limits: LoadLimits,
     ) -> None:
-        self._fetcher, self._decoder, self._files = sources.fetcher, sources.decoder, sources.files
+        self._fetcher, self._decoder = sources.fetcher, sources.decoder
+        self._files, self._local = sources.files, sources.local
         self._memory = memory
         self._urls, self._uploads = known.urls, known.uploads
         self._observer = observer
@@ -139,6 +142,8 @@ class ImageLoader:
         if head.startswith(("http://", "https://")):
             check_length(text)
             return _Source(text)
+        if self._local and head.startswith(SCHEME):
+            return _Source(text)
         raise ImageError("invalid_image_url", "it is neither an http(s) URL nor a data URL.")
 
     async def _load_one(
@@ -148,6 +153,8 @@ class ImageLoader:
             async with request.slots:
                 if isinstance(source.key, SentKey):
                     image = await self._decode(request, source.key, source.content)
+                elif source.key[: len(SCHEME)].lower() == SCHEME:
+                    image = await self._open(request, source.key)
                 else:
                     image = await self._fetch(request, source.key)
                 request.count(image)
@@ -170,6 +177,11 @@ class ImageLoader:
         image = await self._decode(request, key, lambda: data)
         self._urls.put(request.tenant, url, KnownImage(fetched.validators, image))
         return image
+
+    async def _open(self, request: _Request, url: str) -> ImageInput:
+        data = await self._decoder.run(request.account, lambda: self._local.read(url))
+        key = SentKey("file", await self._digest(data, request.account))
+        return await self._decode(request, key, lambda: data)
 
     async def first_page(self, tenant: str, digest: bytes, content: Callable[[], bytes]) -> DecodedPage:
         """The first page of an upload, decoded now and remembered for requests that name it. Raises `ImageError`."""

@@ -9,9 +9,10 @@ from types import TracebackType
 
 from opentelemetry.trace import Span
 
-from engine.messages import Finished
+from engine.messages import Finished, Sampling
 from service.errors import ServiceError
 from service.http.disconnect import ClientGone
+from service.observability.gen_ai import of_answer, of_request
 from service.observability.metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -28,7 +29,13 @@ class RequestRecord:
         self._started = time.monotonic()
         self._last_text: float | None = None
         self._outcome = "internal_error"
+        self._model = ""
         self.images_seconds = 0.0
+
+    def asked(self, model: str, sampling: Sampling, answers: int) -> None:
+        """What the request was understood to be."""
+        self._model = model
+        self._span.set_attributes(of_request(model, sampling, answers))
 
     def images_loaded(self, count: int) -> None:
         self.images_seconds = time.monotonic() - self._started
@@ -56,6 +63,7 @@ class RequestRecord:
             "chained_tokens": end.report.chained,
             "refreshed_tokens": end.report.refreshed,
         }
+        self._span.set_attributes(of_answer(self._model, end))
         self._span.set_attribute("visual_tokens.reused", end.report.reused)
         self._span.set_attribute("visual_tokens.chained", end.report.chained)
         self._span.set_attribute("visual_tokens.compiled", end.report.compiled)
@@ -81,4 +89,6 @@ class RequestRecord:
         self._metrics.requests.labels(self._outcome).inc()
         self._metrics.e2e.observe(seconds)
         self._span.set_attribute("outcome", self._outcome)
+        if self._outcome != "ok":
+            self._span.set_attribute("error.type", self._outcome)
         _log.info("chat", extra={**self._fields, "outcome": self._outcome, "seconds": round(seconds, 6)})

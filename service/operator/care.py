@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter
@@ -15,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from engine.errors import EngineError
 from service.chat.answer import image_body
+from service.chat.image_list import ImageList, named_image
 from service.chat.warming import warmed
 from service.context import Services
 from service.errors import RequestError, ServiceError, error_body, shown
@@ -23,7 +25,7 @@ from service.http.event_stream import DONE, PING, EventStream, event
 from service.http.openapi import error_answers, reads
 from service.http.tenancy import namespace
 from service.http.unread import NEITHER, NO_QUERY
-from service.images.reference import ImageReference, PlacedImage
+from service.images.reference import PlacedImage
 from service.observability.audit import audit
 from service.operator.answer_schemas import CompactBody, QuotasBody
 from service.operator.entry_key import EntryKey, checked_key, no_entry
@@ -39,6 +41,8 @@ _QUOTAS: Final = TypeAdapter(tuple[QuotaInfo, ...])
 _PROGRESS: Final = TypeAdapter(VerifyProgress)
 _ERRORS: Final = error_answers(400, 401, 403, 404, 503)
 _REPORT_INTERVAL: Final = 0.2
+_MOST_WARMED: Final = 10_000
+"""Images of one order, pages of files among them."""
 _MOST_SCRUBS: Final = 4
 """At the same time; others wait for their turn. A worker keeps twice as many (`engine.serving.admin`)."""
 
@@ -143,8 +147,9 @@ class CacheCareEndpoint:
         requests."""
         order = await read_body(request, WarmRequest, self._limits)
         tenant = namespace(tenant_meant(request, order.tenant), order.salt)
-        audit(request, "warm", tenant_warmed=tenant, images=len(order.images))
-        return self._stream(self._warm_events(order, tenant))
+        places = self._warm_places(order, tenant)
+        audit(request, "warm", tenant_warmed=tenant, images=len(places))
+        return self._stream(self._warm_events(places, tenant))
 
     def _stream(self, events: AsyncGenerator[bytes, None]) -> EventStream:
         services = self._services
@@ -164,10 +169,11 @@ class CacheCareEndpoint:
                     told, held_back = clock(), None
                     yield event(_PROGRESS.dump_python(report, mode="json"))
 
-    async def _warm_events(self, order: WarmRequest, tenant: str) -> AsyncGenerator[bytes, None]:
+    async def _warm_events(
+        self, places: Sequence[tuple[int, PlacedImage]], tenant: str
+    ) -> AsyncGenerator[bytes, None]:
         yield PING
-        for number, text in enumerate(order.images):
-            place = PlacedImage(ImageReference(text), f"images[{number}]")
+        for number, place in places:
             try:
                 async with self._services.images.loaded([place], tenant) as (image,):
                     report = await warmed(self._services, image, tenant, place.param)
@@ -176,6 +182,13 @@ class CacheCareEndpoint:
                 yield event(
                     {"image": number, "failed": error_body(error.code, error.message, error.param)["error"]}
                 )
+
+    def _warm_places(self, order: WarmRequest, tenant: str) -> list[tuple[int, PlacedImage]]:
+        """What there is to compute of each image by its number: of an uploaded file every page."""
+        images = ImageList(partial(self._services.files.find, owner(tenant)), _MOST_WARMED)
+        named = [images.place(named_image(text), f"images[{i}]") for i, text in enumerate(order.images)]
+        numbers = [number for number, parts in enumerate(named) for _ in parts]
+        return list(zip(numbers, images.checked(), strict=True))
 
 
 async def _ended(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -29,9 +29,18 @@ KEYS = {
     "admin_key": "sk-operator-change-me",
 }
 RED, BLUE = "four is A on the red page.", "B three, E one, H five."
+NONE = "(0 visual tokens compiled)"
+VALUES = [
+    *(("four", "A", "red"), ("two", "C", "red"), ("seven", "F", "red")),
+    *(("three", "B", "blue"), ("one", "E", "blue")),
+]
 # What each block that is run must print, in this order.
 SAYS = {
     "README.md:2": [RED, "68 visual tokens compiled", "0 visual tokens reused", "4 visual tokens refreshed"],
+    "README.md:3": [
+        f"{value} is {key} on the {page} page. {NONE}\n{value}, read from the {page} page. {NONE}"
+        for value, key, page in VALUES
+    ],
     "docs/api.md:1": ['"content":"B', '"kv_report":', "data: [DONE]"],
     "docs/api.md:2": [RED, "'policy': 'conduit', 'refresh_ratio': 0.2"],
     "docs/operations.md:1": [

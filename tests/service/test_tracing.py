@@ -32,7 +32,7 @@ def test_spans_join_the_callers_trace(
         return list(says("one two")(request))
 
     engine.script = script
-    asked = {"prompt": "x", "images": [data_url(plain())], "stream": True}
+    asked = {"prompt": "x", "images": [data_url(plain())], "stream": True, "max_tokens": 9}
     api = start()
     headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "x-request-id": "mine-3"}
     api.post("/v1/chat", json=asked, headers=headers).raise_for_status()
@@ -47,6 +47,26 @@ def test_spans_join_the_callers_trace(
     assert (chat.attributes["request.id"], chat.attributes["outcome"]) == ("mine-3", "ok")
     kinds = ("reused", "compiled", "refreshed")
     assert [chat.attributes[f"visual_tokens.{kind}"] for kind in kinds] == [0, 32, 4]
+    told = {name: value for name, value in chat.attributes.items() if name.startswith("gen_ai.")}
+    assert told == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "conduit",
+        "gen_ai.request.model": "test-reader",
+        "gen_ai.request.temperature": 0.0,
+        "gen_ai.request.top_p": 1.0,
+        "gen_ai.request.frequency_penalty": 0.0,
+        "gen_ai.request.presence_penalty": 0.0,
+        "gen_ai.request.max_tokens": 9,
+        "gen_ai.response.id": engine.requests[-1].id,
+        "gen_ai.response.model": "test-reader",
+        "gen_ai.usage.input_tokens": 48,
+        "gen_ai.usage.output_tokens": 2,
+        "gen_ai.usage.text.input_tokens": 12,
+        "gen_ai.usage.image.input_tokens": 36,
+        "gen_ai.usage.cache_read.input_tokens": 0,
+        "gen_ai.usage.image.cache_read.input_tokens": 0,
+        "gen_ai.usage.cache_write.input_tokens": 36,
+    }
 
 
 def test_malformed_traceparent_is_ignored(start: Start) -> None:

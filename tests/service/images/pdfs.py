@@ -2,30 +2,9 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
-
-import pypdfium2
 from PIL import Image
 
-DOTS = 144
-"""An inch, as the service draws pages by default."""
-
-
-def pdf_of(images: Sequence[Image.Image]) -> bytes:
-    """A page for each picture, every pixel of which is one dot of the page."""
-    document = pypdfium2.PdfDocument.new()
-    for image in images:
-        width, height = (72 * side / DOTS for side in image.size)
-        page = document.new_page(width, height)
-        picture = pypdfium2.PdfImage.new(document)
-        picture.set_bitmap(pypdfium2.PdfBitmap.from_pil(image))
-        picture.set_matrix(pypdfium2.PdfMatrix().scale(width, height))
-        page.insert_obj(picture)
-        page.gen_content()
-    buffer = io.BytesIO()
-    document.save(buffer)
-    return buffer.getvalue()
+from demo.documents import pdf_of
 
 
 def plain_pdf(*colours: tuple[int, int, int], size: tuple[int, int] = (8, 6)) -> bytes:

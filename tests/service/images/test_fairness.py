@@ -21,6 +21,7 @@ from service.images.decoder_pool import DecoderPool
 from service.images.fetch import Fetcher
 from service.images.known_images import UploadIndex, UrlIndex
 from service.images.loader import ImageLoader, Known, LoadLimits, Sources
+from service.images.local import LocalFolders
 from service.images.picture_memory import PictureMemory
 from service.images.reference import ImageReference, PlacedImage
 from tests.service.conftest import Start
@@ -53,7 +54,7 @@ class Service:
         memory = PictureMemory(Shared(10_000_000, several=True))
         limits = LoadLimits(100_000, PIXELS)
         self.loader = ImageLoader(
-            Sources(fetcher, self.decoder, no_files()), known, memory, Watching(), limits
+            Sources(fetcher, self.decoder, no_files(), LocalFolders((), 0)), known, memory, Watching(), limits
         )
 
     def ask(self, tenant: str, *texts: str) -> asyncio.Task[Any]:

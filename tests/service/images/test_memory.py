@@ -20,6 +20,7 @@ from service.images.decoder import Decoder
 from service.images.fetch import Fetcher
 from service.images.known_images import UploadIndex, UrlIndex
 from service.images.loader import ImageLoader, Known, LoadLimits, Sources
+from service.images.local import LocalFolders
 from service.images.picture_memory import PictureMemory
 from service.images.reference import ImageReference, PlacedImage
 from tests.service.files.keeping import no_files
@@ -76,7 +77,8 @@ def loading(work: Callable[[Ask], Awaitable[None]]) -> None:
         known = Known(UrlIndex(0), UploadIndex(0))
         memory = PictureMemory(Shared(10_000_000, several=True))
         limits = LoadLimits(1_000_000, PIXELS)
-        loader = ImageLoader(Sources(fetcher, decoder, no_files()), known, memory, Watching(), limits)
+        sources = Sources(fetcher, decoder, no_files(), LocalFolders((), 0))
+        loader = ImageLoader(sources, known, memory, Watching(), limits)
 
         async def ask(*texts: str) -> None:
             async with loader.loaded([PlacedImage(ImageReference(text), "x") for text in texts], "a"):

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from demo.documents import pdf_of
 from service.errors import ImageError
 from service.images.decoder_child import DecodeRules, memory_needed
 from service.images.decoder_pool import DecoderPool
-from tests.service.images.pdfs import form_pdf, locked_pdf, pages_pdf, pdf_of, plain_pdf, written_pdf
+from tests.service.images.pdfs import form_pdf, locked_pdf, pages_pdf, plain_pdf, written_pdf
 from tests.service.images.pictures import plain
 
 MIB = 1024**2

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from engine.messages import GenerateRequest
-from tests.service.asking import RED, refused
+from tests.service.asking import RED, events, refused
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine, fails
 from tests.service.images.pdfs import locked_pdf, pages_pdf, plain_pdf
@@ -253,3 +253,15 @@ def test_who_leaves_while_an_upload_is_warmed_ends_the_work(start: Start, engine
             timeout=httpx.Timeout(5.0, read=0.2),
         )
     eventually(lambda: engine.submitted == 1 and engine.open == 0, "the warming was given up")
+
+
+def test_the_operator_warms_every_page_of_a_tenant_s_file(start: Start, engine: FakeEngine) -> None:
+    api = start(api_keys="alice:sk-alice-1,bob:sk-bob-12", admin_key="operator-1")
+    form = {"files": {"file": plain_pdf((1, 0, 0), (2, 0, 0))}, "data": {"purpose": "user_data"}}
+    name = api.post("/v1/files", headers={"x-api-key": "sk-alice-1"}, **form).raise_for_status().json()["id"]
+    order = {"images": [RED, name], "tenant": "alice"}
+    answer = api.post("/v1/cache/warm", headers={"x-api-key": "operator-1"}, json=order)
+    assert [told["image"] for told in events(answer)[:-1]] == [0, 1, 1]
+    assert [request.images[0].pixels[0] for request in engine.requests] == [200, 1, 2]
+    others = api.post("/v1/cache/warm", headers={"x-api-key": "operator-1"}, json={**order, "tenant": "bob"})
+    assert refused(others, 404, "file_not_found")["param"] == "images[1]"
