@@ -183,6 +183,8 @@ class ChatRequest(WireModel):
             return name in UNSUPPORTED_IN_CACHE
         if len(above) == 2 and above[0] == "messages":
             return name in UNSUPPORTED_IN_MESSAGE
+        if name == "file_data":
+            return True  # of a file that was not uploaded
         return not above and name in UNSUPPORTED
 
     @property

@@ -67,6 +67,11 @@ class Upload:
         return self.part.size
 
     @property
+    def most(self) -> int:
+        """Bytes that it may have."""
+        return self.share.most
+
+    @property
     def digest(self) -> bytes:
         return bytes.fromhex(self.part.sha256)
 

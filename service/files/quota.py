@@ -72,13 +72,20 @@ class Share:
             self._open = False
             self._quota.give_back(self._tenant, self.nbytes)
 
+    @property
+    def most(self) -> int:
+        return self._quota.file_bytes
+
     def grow(self, nbytes: int) -> None:
         """Raises `RequestError` where the file, or all of the tenant's, become too large."""
-        most = self._quota.file_bytes
-        if self.nbytes + nbytes > most:
-            raise RequestError("file_too_large", f"The file is larger than {most} bytes.", param="file")
+        if self.nbytes + nbytes > self.most:
+            raise too_large(self.most)
         self._quota.grow(self._tenant, nbytes)
         self.nbytes += nbytes
+
+
+def too_large(most: int) -> RequestError:
+    return RequestError("file_too_large", f"The file is larger than {most} bytes.", param="file")
 
 
 def _exceeded(what: str) -> RequestError:

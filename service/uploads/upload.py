@@ -12,6 +12,7 @@ from service.chat.warming import warmed
 from service.context import Services
 from service.errors import ImageError, RequestError, ServiceError, error_body
 from service.files.library import About, Upload
+from service.files.quota import too_large
 from service.files.record import FileRecord
 from service.http.disconnect import ClientGone
 from service.http.json_reader import COMPRESSED
@@ -22,6 +23,8 @@ from service.uploads.form import FILE_FIELD, FormReader
 from service.uploads.schemas import UploadFields, WarmBody
 
 _BUFFER: Final = 256 * 1024
+_AROUND: Final = 64 * 1024
+"""Bytes of a form that are no file's: more than fields and heads may have."""
 _HEAD: Final = 1024
 """Bytes that say what a file is."""
 PDF: Final = "pdf"
@@ -64,7 +67,11 @@ class Receiver:
         return Received(form.filename, self._known_kind(), fields)
 
     async def _read(self, request: Request, form: FormReader) -> None:
+        most, size = self._upload.most + _AROUND, 0
         async for chunk in request.stream():
+            size += len(chunk)
+            if size > most:
+                raise too_large(self._upload.most)
             self._buffer += form.feed(chunk)
             if len(self._buffer) >= (_BUFFER if self._kind else _HEAD):
                 await self._write()

@@ -106,6 +106,12 @@ def test_a_file_stands_where_an_image_may(api: httpx.Client, engine: FakeEngine,
     assert error["param"].startswith("messages[0].content[1].")
 
 
+def test_a_file_inside_a_message_is_refused_by_name(api: httpx.Client) -> None:
+    messages = with_file(upload(api)["id"], file_data="data:application/pdf;base64,JVBERi0=")
+    error = refused(ask(api, messages), 400, "unsupported_parameter")
+    assert error["param"] == "messages[0].content[0].file.file_data"
+
+
 def test_the_shorthand_takes_files(api: httpx.Client, engine: FakeEngine) -> None:
     name = upload(api, plain_pdf((7, 0, 0), (8, 0, 0)))["id"]
     api.post("/v1/chat", json={"prompt": "x", "images": [name, RED]}).raise_for_status()

@@ -127,6 +127,13 @@ def test_a_query_is_refused(api: httpx.Client) -> None:
     assert refused(answer, 400, "unknown_parameter")["param"] == "warm"
 
 
+def test_what_stands_behind_the_form_is_bounded(start: Start) -> None:
+    api = start(max_image_bytes=1024, max_file_bytes=1024)
+    endless = b"x" * 70_000
+    answer = api.post("/v1/files", content=BODY + endless, headers={"content-type": TYPE})
+    refused(answer, 413, "file_too_large")
+
+
 HEAD = b"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-type: multipart/form-data; boundary=xyz\r\n"
 
 
