@@ -141,7 +141,8 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing(start: Start, tmp_pat
     api = start()
     send(api).raise_for_status()
     with socket.create_connection((api.base_url.host, api.base_url.port or 80)) as connection:
-        connection.sendall(HEAD + b"content-length: 100000\r\n\r\n" + BODY[:-20] + PNG * 20)
+        half = part(NAMED.format("file") + '; filename="a.png"', PNG * 20)
+        connection.sendall(HEAD + b"content-length: 100000\r\n\r\n" + half)
         eventually(lambda: len(os.listdir(tmp_path / "files")) == 4, "it has begun")
     eventually(lambda: len(os.listdir(tmp_path / "files")) == 3, "it is forgotten")
     assert 'conduit_file_uploads_total{outcome="client_gone"} 1.0' in api.get("/metrics").text
