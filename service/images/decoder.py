@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from engine.messages import ImageInput
-from service.errors import ImageError
+from service.errors import ImageError, ServiceError
 from service.http.admission import Shared
 from service.images.decoder_child import DecodeRules
 from service.images.decoder_pool import DecoderPool
@@ -32,10 +32,10 @@ class Decoder:
 
     async def run(self, caller: str, work: Callable[[], Result]) -> Result:
         """`work` on a thread, off the loop that also answers the health checks. It holds a place of `caller` until it
-        ends, also where nobody waits for it any more. Raises `ImageError`."""
+        ends, also where nobody waits for it any more. Raises `ImageError`, or what else of ours `work` raises."""
         try:
             return await self._run(caller, work)
-        except ImageError:
+        except ServiceError:
             raise
         except Exception:  # no memory, no thread
             _log.exception("a picture could not be read")
