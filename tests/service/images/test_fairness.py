@@ -233,7 +233,7 @@ def test_a_failed_picture_gives_its_place_back(error: Exception, monkeypatch: py
     async def work() -> None:
         decoder = Decoder(RULES, Shared(1, several=False))
         for _ in range(3):
-            with pytest.raises(type(error)):
+            with pytest.raises(ImageError):
                 await asyncio.wait_for(decoder.run("a", lambda: decoder.decode(b"", 1)), PATIENCE)
         decoder.close()
 
