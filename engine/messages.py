@@ -18,6 +18,8 @@ Role = Literal["system", "user", "assistant", "tool"]
 CacheMode = Literal["auto", "read", "bypass", "rewrite"]
 # Which chains a request may go on from (see docs/design/engine/chains.md).
 ChainUse = Literal["auto", "exact", "off"]
+# What becomes of text behind an edit of the history: computed, or reused where a chain holds it.
+TurnUse = Literal["compute", "reuse"]
 # The end of an answer: its own, a stop string or a stop token; as many tokens as it may have; or calls, whose results
 # the caller is to bring.
 EndReason = Literal["stop", "length", "tool_calls"]
@@ -113,9 +115,10 @@ class CacheOptions:
     `{"preset": "paper"}`). `refine`: prompt rows that every decode step computes anew, in sequence order, until all
     are exact (0: none; None: the server's default). `pin_seconds` keeps the images' entries, and the beginning of what
     is written of the chain, from ordinary eviction for that long. `chain` says which chains may be used: all that fit,
-    exact ones only, or none (then none is kept either); None is the server's default. `explain` asks for an
-    `Explanation` of every image in the report. `hint`: prompts of a tenant with the same one belong together, so that a
-    use of one keeps the chains of the others; it never decides what is found.
+    exact ones only, or none (then none is kept either); None is the server's default. `turns` "reuse" takes the
+    rows of text behind an edit from where chains hold the same text, with chain "auto" only; None is the server's
+    default. `explain` asks for an `Explanation` of every image in the report. `hint`: prompts of a tenant with the same
+    one belong together, so that a use of one keeps the chains of the others; it never decides what is found.
     """
 
     mode: CacheMode = "auto"
@@ -127,6 +130,7 @@ class CacheOptions:
     chain: ChainUse | None = None
     explain: bool = False
     hint: str | None = None
+    turns: TurnUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,8 @@ class KvReport:
     a chain held it; together they are `visual_tokens` (under policy `full` all but the chained count as refreshed).
     `chained_exact` and `chained_refreshed` are tokens of the whole prompt, text too, whose rows a chain had. `fallback`
     names why a reuse policy ran as full prefill, else it is None. `refined`: prompt rows, text among them, that decode
-    steps computed anew."""
+    steps computed anew. `turns_reused`: tokens of text behind an edit that are as a chain held them for another
+    history."""
 
     policy: str
     refresh_ratio: float
@@ -71,6 +72,7 @@ class KvReport:
     chained_exact: int = 0
     chained_refreshed: int = 0
     refined: int = 0
+    turns_reused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ class Defaults:
     options: Mapping[str, object] = field(default_factory=dict)
     refine: int = 0
     chain: Literal["auto", "exact", "off"] = "auto"
+    turns: Literal["compute", "reuse"] = "compute"
 
 
 @dataclass(frozen=True, slots=True)

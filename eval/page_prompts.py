@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from demo.pages import MAX_PAGES, PAGE_PX, render
+from demo.pages import MAX_PAGES, PAGE_PX, Page, render
 from demo.questions import Example, make_example
 from engine.families.checkpoint import Checkpoint
 from engine.families.qwen_vl import Qwen25VL
@@ -50,8 +50,11 @@ class PageReader:
 
     def prompt(self, example: Example, foreign: str) -> Prompt:
         """`foreign` is the question of another prompt, for the control that scores with it."""
-        messages = conversation(example)
-        pictures = [render(page) for page in example.pages]
+        return self.ask(conversation(example), example.pages, foreign)
+
+    def ask(self, messages: Sequence[Message], pages: Sequence[Page], foreign: str) -> Prompt:
+        """A conversation whose image i is `pages[i]`."""
+        pictures = [render(page) for page in pages]
         shapes = [self.family.span(p.shape[1], p.shape[0]) for p in pictures]
         layout = self.chat.layout(messages, shapes)
         features = [self.family.encode(picture) for picture in pictures]

@@ -41,7 +41,9 @@ def model_settings(settings: Settings) -> ModelSettings:
         device=settings.device,
         threads=settings.threads,
         namespace=settings.namespace,
-        defaults=Defaults(settings.policy, ratio, settings.policy_options, settings.refine, settings.chain),
+        defaults=Defaults(
+            settings.policy, ratio, settings.policy_options, settings.refine, settings.chain, settings.turns
+        ),
     )
 
 

@@ -136,6 +136,7 @@ class Settings(BaseSettings):
     load_timeout: Positive = 1800.0
     chain_bytes: ByteSize = ByteSize(GIB)
     chain: Literal["auto", "exact", "off"] = "auto"
+    turns: Literal["compute", "reuse"] = "compute"
     refine_idle: Annotated[float, Field(ge=0)] = 300.0
     shadow_share: Annotated[float, Field(ge=0, le=1)] = 0.0
 

@@ -60,6 +60,7 @@ def kv_report(
         sum(chained.spans),
         chained.exact,
         chained.refreshed,
+        turns_reused=len(prefilled.turns),
     )
 
 
@@ -92,7 +93,8 @@ def image_report(
 
 
 def usage(layout: PromptLayout, report: KvReport, completion_tokens: int, stores: bool) -> Usage:
-    """Cached are the tokens reused and those that a chain had; written are those of images compiled and kept."""
-    cached = report.reused + report.chained_exact + report.chained_refreshed
+    """Cached are the tokens reused, text among them, and those that a chain had; written are those of images compiled
+    and kept."""
+    cached = report.reused + report.turns_reused + report.chained_exact + report.chained_refreshed
     written = sum({i.key: i.tokens for i in report.images if i.outcome not in ("hit", "bypass")}.values())
     return Usage(layout.length, completion_tokens, layout.visual_tokens, cached, written if stores else 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from engine.chains.held import Match
+from engine.figures import ChainStats
 
 
 class Counts:
@@ -27,6 +28,22 @@ class Counts:
         self.loaded += 1
         self._add(before, -1)
         self._add(match, 1)
+
+    def stats(self, segments: int, nbytes: int, budget: int, leases: int) -> ChainStats:
+        """With what is held now."""
+        return ChainStats(
+            segments=segments,
+            bytes=nbytes,
+            bytes_budget=budget,
+            leases=leases,
+            requests=self.asked,
+            matched=self.matched,
+            exact_tokens=self.exact,
+            refreshed_tokens=self.refreshed,
+            evictions=dict(self.evicted),
+            loaded=self.loaded,
+            lost=dict(self.lost),
+        )
 
     def _add(self, match: Match, sign: int) -> None:
         self.matched += sign * (match.length > 0)

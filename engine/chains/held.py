@@ -27,8 +27,10 @@ class Held:
     """Rows of one segment. `keys` (rotated), `values` [layers, kv_heads, rows, head_dim] on the model's device, never
     written to. `offsets` [rows] says where in the segment the rows stand; None where there is one for every slot. `ids`
     are the tokens of a text segment, empty for an image. `as_stored`: the rows are those of the image's entry, rotated.
-    `leases` counts who is about to read it, `uses` who has; `group` is what it was kept for (see `Groups`); `written`
-    are digests of the records that hold it, `digest` is what an operator calls it: other ones for every quality."""
+    `stale` [tokens] marks rows of a text that were taken from another history and not computed in this one; None where
+    there are none. `leases` counts who is about to read it, `uses` who has; `group` is what it was kept for (see
+    `Groups`); `written` are digests of the records that hold it, `digest` is what an operator calls it: other ones for
+    every quality."""
 
     segment: Segment
     tenant: str
@@ -44,6 +46,7 @@ class Held:
     uses: int = 0
     group: bytes | None = None
     written: set[bytes] = field(default_factory=set)
+    stale: Mask | None = None
     digest: bytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,7 +62,12 @@ class Held:
 
     @property
     def rows(self) -> int:
-        return int(self.keys.shape[2])
+        """How many rows were computed in this history."""
+        return int(self.keys.shape[2]) - self.stale_in(self.segment.tokens)
+
+    def stale_in(self, tokens: int) -> int:
+        """How many of the first `tokens` were not."""
+        return 0 if self.stale is None else int(self.stale[:tokens].sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +89,19 @@ class Taken:
     def text(self) -> bool:
         return not self.held.segment.image
 
+    @property
+    def stale(self) -> Mask | None:
+        """Which of the slots hold rows of another history [tokens]; None for none of them."""
+        stale = None if self.held.stale is None else self.held.stale[: self.tokens]
+        return stale if stale is not None and stale.any() else None
+
     def slots(self) -> Ints:
-        """Slots whose rows are held, ascending."""
-        if self.held.offsets is None:
-            return np.arange(self.start, self.stop)
-        return self.start + self.held.offsets.cpu().numpy()
+        """Slots whose rows were computed in this history, ascending."""
+        if self.held.offsets is not None:
+            return self.start + self.held.offsets.cpu().numpy()
+        if self.stale is not None:
+            return self.start + np.flatnonzero(~self.stale)
+        return np.arange(self.start, self.stop)
 
     def write(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Copy the rows into a request's keys and values [layers, kv_heads, capacity, head_dim]."""
@@ -101,12 +117,32 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """The first `tokens` rows of a held text, which say at slot `start` of a prompt what they say where they are held,
+    but were computed in another history. `position` is where the first of them was."""
+
+    held: Held
+    start: int
+    tokens: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.tokens
+
+    @property
+    def position(self) -> int:
+        return self.held.segment.position
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """The longest chain that a prompt begins with: `head` is exact and without a gap from slot 0 on, `rest` goes on
-    behind it with segments that a refresh left (or exact ones behind such)."""
+    behind it with segments that a refresh left (or exact ones behind such). `turns` are texts whose rows may be reused,
+    ascending: those of `rest` that have stale rows, and such as follow an edit."""
 
     head: tuple[Taken, ...] = ()
     rest: tuple[Taken, ...] = ()
+    turns: tuple[Turn, ...] = ()
 
     @classmethod
     def of(cls, taken: Sequence[Taken]) -> Match:
@@ -129,7 +165,7 @@ class Match:
         return self.rest[-1].stop if self.rest else self.exact
 
     def given(self, length: int) -> Mask:
-        """Which of a prompt's `length` slots have rows in the chain."""
+        """Which of a prompt's `length` slots have rows in the chain that were computed for its own history."""
         mask = np.zeros(length, dtype=bool)
         mask[: self.exact] = True
         for taken in self.rest:
@@ -167,6 +203,11 @@ class Computed:
         """What a segment may be held as: exact, as what `recipe` left, or (None) not at all."""
         return EXACT if segment.stop <= self.exact else recipe
 
+    def rows(self, segment: Segment) -> int:
+        """How many rows of a segment were computed."""
+        exact = segment.stop <= self.exact
+        return segment.tokens if exact else int(self.fresh[segment.start : segment.stop].sum())
+
     def wanted(self, segment: Segment) -> Mask | None:
         """Which rows of a segment are to be held [tokens]; None for all of them."""
         if segment.stop <= self.exact or not segment.image:
@@ -185,4 +226,7 @@ class Computed:
             keys, values = self.keys.index_select(2, slots), self.values.index_select(2, slots)
         ids = content.ids[:0] if segment.image else content.ids[segment.start : segment.stop].copy()
         as_stored = quality == EXACT and segment.start in self.as_stored
-        return Held(segment, content.tenant, quality, ids, offsets, keys, values, now, as_stored)
+        held = Held(segment, content.tenant, quality, ids, offsets, keys, values, now, as_stored)
+        if not segment.image and self.rows(segment) < segment.tokens:
+            held.stale = ~self.fresh[segment.start : segment.stop]
+        return held

@@ -11,7 +11,7 @@ import numpy as np
 from engine.chains.held import Mask, Match
 from engine.policies.base import Policy, SelectingPolicy
 from engine.policies.choice import Choice
-from engine.prompt.layout import ImageSpan, Ints, PromptLayout
+from engine.prompt.layout import NO_SLOTS, ImageSpan, Ints, PromptLayout
 
 
 def exact_until(
@@ -30,22 +30,23 @@ def exact_until(
     return int(broken[0]) if len(broken) else layout.length
 
 
-def fresh_rows(layout: PromptLayout, match: Match, computed: Ints) -> Mask:
-    """Which rows were computed for this prompt, now or for the chain it goes on from, all text among them."""
+def fresh_rows(layout: PromptLayout, match: Match, computed: Ints, turns: Ints = NO_SLOTS) -> Mask:
+    """Which rows were computed for this prompt, now or for the chain it goes on from, all text among them but what it
+    took of `turns`."""
     fresh = match.given(layout.length)
     fresh[computed] = True
-    fresh[layout.text_slots()] = True
+    fresh[np.setdiff1d(layout.text_slots(), turns)] = True
     return fresh
 
 
 def recipe_of(choice: Choice) -> str | None:
-    """The quality of what a policy leaves of stale images: nothing but the same policy, options and ratio may go on
-    from it. None where there is no such thing: everything is computed, rows are fresh in some layers only, or a
-    correction moves what is not."""
+    """The quality of what a policy leaves of stale rows: nothing but the same policy, options, ratio and use of turns
+    may go on from it. None where there is no such thing: everything is computed, rows are fresh in some layers only, or
+    a correction moves what is not."""
     policy: Policy = choice.policy
     if not isinstance(policy, SelectingPolicy) or choice.ratio >= 1:
         return None
     if policy.correction != "none":
         return None
     options = dataclasses.asdict(policy)
-    return json.dumps([policy.name, options, choice.ratio], sort_keys=True)
+    return json.dumps([policy.name, options, choice.ratio, choice.turns], sort_keys=True)

@@ -19,6 +19,7 @@ from engine.prompt.layout import ImageSpan, Ints
 TEXT_BLOCK = 64
 
 _DOMAIN = b"conduit/chain/1"
+_TURN = b"conduit/turn/1"
 # Stands where a token id would: what follows is an image.
 _IMAGE = struct.pack("<q", -1)
 
@@ -38,13 +39,17 @@ class Content:
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Slots [start, stop) of a sequence. `name` stands for everything before `stop`, `before` for everything before
-    `start` (32 bytes each)."""
+    `start` (32 bytes each). `position` is that of the first row. `turn` stands for what is right before a block of
+    text, in whatever sequence: the text of its run so far, the run's image, and the image and run before that one (32
+    bytes; empty for an image, and for text before the first image)."""
 
     start: int
     stop: int
     before: bytes
     name: bytes
     image: bool
+    position: int
+    turn: bytes
 
     @property
     def tokens(self) -> int:
@@ -62,25 +67,49 @@ def root_of(namespace: str, tenant: str, model_digest: bytes) -> bytes:
 
 def segments_of(content: Content, length: int) -> Iterator[Segment]:
     """Segments of the first `length` slots, in order; an image that does not end within them ends the list."""
-    sha = hashlib.sha256(content.root)
-    slot = 0
+    names = _Names(content.root)
+    slot = position = 0
     for span, digest in zip(content.spans, content.digests, strict=True):
-        yield from _blocks(sha, content.ids, slot, min(span.start, length))
+        yield from _blocks(names, content.ids, slot, min(span.start, length), position)
         if span.stop > length:
             return
-        before = sha.digest()
-        sha.update(_IMAGE + digest + struct.pack("<2q", span.shape.rows, span.shape.advance))
-        yield Segment(span.start, span.stop, before, sha.digest(), True)
-        slot = span.stop
-    yield from _blocks(sha, content.ids, slot, length)
+        position += span.start - slot
+        before = names.all.digest()
+        names.image(_IMAGE + digest + struct.pack("<2q", span.shape.rows, span.shape.advance))
+        yield Segment(span.start, span.stop, before, names.all.digest(), True, position, b"")
+        slot, position = span.stop, position + span.shape.advance
+    yield from _blocks(names, content.ids, slot, length, position)
 
 
-def _blocks(sha: hashlib._Hash, ids: Ints, start: int, stop: int) -> Iterator[Segment]:
+class _Names:
+    """Digests at one place of a sequence: `all` of everything before it, `turn` of what is right before it (None before
+    the first image)."""
+
+    def __init__(self, root: bytes) -> None:
+        self._root = root
+        self.all = hashlib.sha256(root)
+        self.turn: hashlib._Hash | None = None
+        # The image that stands last and the text behind it, or the text at the start.
+        self._run = hashlib.sha256()
+
+    def image(self, mark: bytes) -> None:
+        self.all.update(mark)
+        self.turn = hashlib.sha256(_TURN + self._root + self._run.digest() + mark)
+        self._run = hashlib.sha256(mark)
+
+    def text(self, ids: bytes) -> None:
+        self.all.update(ids)
+        self._run.update(ids)
+        if self.turn is not None:
+            self.turn.update(ids)
+
+
+def _blocks(names: _Names, ids: Ints, start: int, stop: int, position: int) -> Iterator[Segment]:
     for first in range(start, stop, TEXT_BLOCK):
         last = min(first + TEXT_BLOCK, stop)
-        before = sha.digest()
-        sha.update(np.ascontiguousarray(ids[first:last], dtype="<i8").tobytes())
-        yield Segment(first, last, before, sha.digest(), False)
+        before, turn = names.all.digest(), b"" if names.turn is None else names.turn.digest()
+        names.text(np.ascontiguousarray(ids[first:last], dtype="<i8").tobytes())
+        yield Segment(first, last, before, names.all.digest(), False, position + first - start, turn)
 
 
 def common_head(ours: Ints, theirs: Ints) -> int:

@@ -32,10 +32,11 @@ class Texts:
         tokens = 0 if best is None else common_head(ids, best.ids)
         return None if best is None or tokens == 0 else Taken(best, tokens)
 
-    def longer(self, ids: Ints, before: bytes, quality: str) -> Held | None:
-        """One that begins with all of `ids`."""
+    def longer(self, ids: Ints, before: bytes, quality: str, rows: int) -> Held | None:
+        """One that begins with all of `ids`, of which at least `rows` were computed."""
         held = self._texts.get((quality, before), ())
-        return next((other for other in held if common_head(ids, other.ids) == len(ids)), None)
+        same = [other for other in held if common_head(ids, other.ids) == len(ids)]
+        return next((other for other in same if len(ids) - other.stale_in(len(ids)) >= rows), None)
 
     def shorter(self, than: Held) -> list[Held]:
         """Those that `than` begins with."""

@@ -11,12 +11,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from engine.chains.counts import Counts
 from engine.chains.groups import Groups
-from engine.chains.held import EXACT, NO_MATCH, Computed, Held, Mask, Match, Taken
+from engine.chains.held import EXACT, NO_MATCH, Computed, Held, Match, Taken
 from engine.chains.segments import Content, Segment, segments_of
 from engine.chains.texts import Texts
+from engine.chains.turns import Turns
 from engine.figures import ChainStats
 
 
@@ -30,6 +32,7 @@ class Chains:
         self._clock = clock
         self._held: OrderedDict[tuple[str, bytes], Held] = OrderedDict()
         self._texts = Texts()
+        self._turns = Turns()
         self._bytes = 0
         self._digests: dict[bytes, Held] = {}
         self._outdone: set[bytes] = set()
@@ -73,11 +76,23 @@ class Chains:
                 self._counts.went_on(match)
             return match
 
+    def find_turns(self, match: Match, content: Content, stop: int, recipe: str | None) -> Match:
+        """`match` with the texts behind it, up to slot `stop`, that are held of other histories, and those of its own
+        that have stale rows; they are leased as it is."""
+        with self._lock:
+            turns = self._turns.of(match, content, stop, _qualities(recipe))
+            for turn in turns:
+                turn.held.leases += 1
+                self._use(turn.held)
+            return replace(match, turns=turns)
+
     def release(self, match: Match) -> None:
         """The rows have been copied. Once for each `find`."""
         with self._lock:
             for part in match.taken:
                 part.held.leases -= 1
+            for turn in match.turns:
+                turn.held.leases -= 1
 
     def extend(self, match: Match, found: Taken, since: int) -> Match | None:
         """`match`, which is leased, gone on with a segment that was not held: it is now, and leased too. None where
@@ -125,7 +140,8 @@ class Chains:
             parts: list[tuple[Segment, Taken]] = []
             for segment in segments_of(content, len(content.ids)):
                 taken = self._taken(content, segment, _qualities(recipe))
-                if taken is None:
+                # A record's rows are all of its own history.
+                if taken is None or taken.stale is not None:
                     break
                 parts.append((segment, taken))
             for place, (segment, taken) in enumerate(parts, 1):
@@ -166,7 +182,7 @@ class Chains:
                 quality = computed.quality(segment, recipe)
                 if quality is None:
                     break
-                held = self._already(content, segment, quality, computed.wanted(segment))
+                held = self._already(content, segment, quality, computed.rows(segment))
                 if held is None:
                     held = computed.held(content, segment, quality, self._clock())
                     if not self._add(held, recipe, path):
@@ -189,19 +205,8 @@ class Chains:
 
     def stats(self) -> ChainStats:
         with self._lock:
-            return ChainStats(
-                segments=len(self._held),
-                bytes=self._bytes,
-                bytes_budget=self.budget,
-                leases=sum(held.leases for held in self._held.values()),
-                requests=self._counts.asked,
-                matched=self._counts.matched,
-                exact_tokens=self._counts.exact,
-                refreshed_tokens=self._counts.refreshed,
-                evictions=dict(self._counts.evicted),
-                loaded=self._counts.loaded,
-                lost=dict(self._counts.lost),
-            )
+            leases = sum(held.leases for held in self._held.values())
+            return self._counts.stats(len(self._held), self._bytes, self.budget, leases)
 
     def _walk(self, content: Content, length: int, qualities: Sequence[str]) -> Iterator[Taken]:
         for segment in segments_of(content, length):
@@ -221,17 +226,17 @@ class Chains:
             return None
         return self._texts.beginning(content.ids[segment.start : segment.stop], segment.before, qualities)
 
-    def _already(self, content: Content, segment: Segment, quality: str, rows: Mask | None) -> Held | None:
-        """What is held of a segment that is to be kept, where that is as much or as good."""
+    def _already(self, content: Content, segment: Segment, quality: str, rows: int) -> Held | None:
+        """What is held of a segment that is to be kept with so many `rows`, where that is as much or as good."""
         exact = self._held.get((EXACT, segment.name))
         if exact is not None:
             return exact
         held = self._held.get((quality, segment.name))
-        if held is not None and (rows is None or held.rows >= rows.sum() or held.leases):
+        if held is not None and (held.rows >= rows or held.leases):
             return held
         if segment.image:
             return None
-        return self._texts.longer(content.ids[segment.start : segment.stop], segment.before, quality)
+        return self._texts.longer(content.ids[segment.start : segment.stop], segment.before, quality, rows)
 
     def _add(self, held: Held, recipe: str | None, path: Sequence[Held]) -> bool:
         """Take a segment in, in the place of what it outdoes; False if there is no room for it."""
@@ -246,6 +251,7 @@ class Chains:
         self._bytes += held.nbytes
         if not held.segment.image:
             self._texts.add(held)
+            self._turns.add(held)
         return True
 
     def _outdone_by(self, held: Held, recipe: str | None) -> list[Held]:
@@ -277,6 +283,7 @@ class Chains:
         self._counts.evicted[reason] += 1
         if not held.segment.image:
             self._texts.drop(held)
+            self._turns.remove(held)
 
     def _use(self, held: Held) -> None:
         held.last_used = self._clock()

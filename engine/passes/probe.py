@@ -1,8 +1,8 @@
-"""Finds out what a policy asks about the visual tokens that it may choose from."""
+"""Finds out what a policy asks about the tokens that it may choose from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,57 +15,66 @@ from engine.passes.kv import RequestKV
 from engine.passes.rotation import rotate
 from engine.passes.rows import PromptRows
 from engine.passes.score import attention_mass, behind_output, joined_by_head
+from engine.passes.turns import TextKV
 from engine.policies.base import EMPTY, SHORTLIST_EXTRA, Probe, ScorePlan, top
 from engine.policies.conduit import damped
 from engine.policies.corrections import FIRST_WITH_CONTEXT
-from engine.prompt.layout import ImageSpan, Ints, PromptLayout, Query, tail_query, visual_slots
+from engine.prompt.layout import NO_SLOTS, Ints, PromptLayout, Query, Span, offered_slots, tail_query
 from store.records.entry import ImageKV
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Visual tokens that a refresh may choose: `slots` ascending, `image` [tokens] counts their spans from 0."""
+    """Tokens that a refresh may choose, of images and of texts of another history: `slots` ascending, `image` [tokens]
+    counts their spans from 0 (a text is an image to policies)."""
 
-    spans: tuple[ImageSpan, ...]
-    entries: tuple[ImageKV, ...]
+    spans: tuple[Span, ...]
+    entries: tuple[ImageKV | TextKV, ...]
     slots: Ints
     image: torch.Tensor
 
     def __len__(self) -> int:
         return len(self.slots)
 
-    def stored(self, read: Callable[[ImageKV], torch.Tensor]) -> torch.Tensor:
+    def stored(self, read: Callable[[ImageKV | TextKV], torch.Tensor]) -> torch.Tensor:
         """What the entries hold of these tokens, side by side. `read` gives [any, rows, ...] of an entry, of which an
         image's own text rows are left out."""
         parts = []
         for span, entry in zip(self.spans, self.entries, strict=True):
-            rows = read(entry)
-            whole = span.tokens == span.shape.rows
-            parts.append(rows if whole else rows[:, torch.as_tensor(span.shape.visual, device=rows.device)])
-        return torch.cat(parts, dim=1).to(self.image.device)
+            rows, inside = read(entry), offered_slots((span,)) - span.start
+            whole = len(inside) == span.stop - span.start
+            parts.append(rows if whole else rows[:, torch.as_tensor(inside, device=rows.device)])
+        return torch.cat([part.to(self.image.device) for part in parts], dim=1)
 
 
-def candidates_of(
-    restored: Sequence[ImageSpan],
-    entries: Sequence[ImageKV],
-    exact: Sequence[ImageSpan],
-    device: torch.device,
-) -> Candidates:
-    """All visual tokens of `restored` spans but those of `exact` ones. `entries` one per span, in prompt order."""
-    left = [(span, entry) for span, entry in zip(restored, entries, strict=True) if span not in exact]
-    spans = tuple(span for span, _ in left)
-    image = np.repeat(np.arange(len(spans)), [span.tokens for span in spans])
+def candidates_of(restored: Mapping[Span, ImageKV | TextKV], device: torch.device) -> Candidates:
+    """All that spans offer, in prompt order."""
+    spans = tuple(sorted(restored, key=lambda span: span.start))
+    image = np.repeat(np.arange(len(spans)), [len(offered_slots((span,))) for span in spans])
     return Candidates(
-        spans, tuple(entry for _, entry in left), visual_slots(spans), torch.as_tensor(image, device=device)
+        spans,
+        tuple(restored[span] for span in spans),
+        offered_slots(spans),
+        torch.as_tensor(image, device=device),
     )
 
 
 class Prober:
     """Probes one request, whose entries have been restored into `kv`. Text before slot `head` is there as well: it is
-    masked like other text, but stays."""
+    masked like other text, but stays. `turns` are slots of text that was restored as images were."""
 
-    def __init__(self, family: Family, kv: RequestKV, rows: PromptRows, work: Work, head: int = 0) -> None:
+    def __init__(
+        self,
+        family: Family,
+        kv: RequestKV,
+        rows: PromptRows,
+        work: Work,
+        head: int = 0,
+        turns: Ints = NO_SLOTS,
+    ) -> None:
         self._family, self._kv, self._rows, self._work, self._head = family, kv, rows, work, head
+        self._turns = turns
+        self._text = np.setdiff1d(rows.layout.text_slots(), turns)
 
     def probe(self, candidates: Candidates, plan: ScorePlan, count: int) -> Probe:
         """`count` is the budget that the policy is about to spend."""
@@ -86,11 +95,13 @@ class Prober:
         return Probe(mass, norms, candidates.image, contribution, deviation)
 
     def _score_with_query(self, plan: ScorePlan) -> torch.Tensor:
-        """Only the query rows run, over visual slots and one another; other text is not there yet and is masked."""
-        layout, query = self._rows.layout, query_of(self._rows.layout, plan)
+        """Only the query rows run, over what was restored and one another; other text is not there yet and is
+        masked."""
+        layout, query = self._rows.layout, query_of(self._rows.layout, plan, self._asking_from())
         end = int(query.slots[-1]) + 1
         present = np.zeros(end, dtype=bool)
         present[layout.restored_slots()] = True
+        present[self._turns] = True
         unwritten = ~present
         unwritten[: self._head] = False
         absent = self._rows.tensor(np.flatnonzero(unwritten))
@@ -107,12 +118,18 @@ class Prober:
     def score_with_all_text(self, plan: ScorePlan) -> torch.Tensor:
         """The paper's stage 1: all text rows at full depth, their KV stays; the trailing text asks."""
         layout = self._rows.layout
-        text, asking = layout.text_slots(), _asking_behind_images(layout, plan)
+        text = self._text
+        asking = _asking_behind_images(layout, plan, int((text >= self._asking_from()).sum()))
         visible = self._rows.tensor(np.arange(layout.length)[None, :] <= text[:, None])
         every = range(self._family.shape.layers)
         rows = self._rows.at(text)
         scores = attention_mass(self._family, self._kv, rows, visible, _last(asking), every, self._work)
         return scores[list(plan.layers)]
+
+    def _asking_from(self) -> int:
+        """Where the text behind the last image begins that is computed for this prompt."""
+        start = int(self._rows.layout.tail()[0])
+        return start if len(self._turns) == 0 else max(start, int(self._turns[-1]) + 1)
 
     def _contribution(
         self, candidates: Candidates, plan: ScorePlan, by_head: torch.Tensor, listed: torch.Tensor
@@ -131,7 +148,7 @@ class Prober:
     def _deviation(self, candidates: Candidates) -> torch.Tensor:
         """Run layer 0 for all candidates and compare the keys that layer 1 makes of them with the stored ones."""
         family, shape = self._family, self._family.shape
-        text = self._rows.at(self._rows.layout.text_slots())
+        text = self._rows.at(self._text)
         keep(self._kv, 0, text, *family.project_kv(0, text.hidden))
         rows = self._rows.at(candidates.slots)
         projected = family.project(0, rows.hidden)
@@ -149,17 +166,16 @@ class Prober:
         return (keys.float() - stored.float()).pow(2).sum(dim=(0, 2)).sqrt()
 
 
-def query_of(layout: PromptLayout, plan: ScorePlan) -> Query:
-    """The rows that ask: the layout's own, or all text behind the last image (a ghost holds that text already)."""
+def query_of(layout: PromptLayout, plan: ScorePlan, start: int) -> Query:
+    """The rows that ask: the layout's own, or all text from slot `start` on (a ghost holds that text already)."""
     stands_in_prompt = int(layout.query.slots[-1]) < layout.length
     if plan.span == "tail" and stands_in_prompt:
-        return tail_query(layout.ids, layout.positions, int(layout.tail()[0]))
+        return tail_query(layout.ids, layout.positions, start)
     return layout.query
 
 
-def _asking_behind_images(layout: PromptLayout, plan: ScorePlan) -> int:
-    """How many of the prompt's last rows ask where there is no room for a ghost."""
-    behind = len(layout.tail())
+def _asking_behind_images(layout: PromptLayout, plan: ScorePlan, behind: int) -> int:
+    """How many of the prompt's last rows ask where there is no room for a ghost; `behind` can."""
     rows = behind if plan.span == "tail" else min(behind, len(layout.query.ids))
     return rows if plan.last is None else min(rows, plan.last)
 

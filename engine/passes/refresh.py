@@ -23,10 +23,11 @@ from engine.passes.layerwise import ShrinkingPass
 from engine.passes.probe import Candidates, Prober, candidates_of
 from engine.passes.restore import restore
 from engine.passes.rows import PromptRows
+from engine.passes.turns import TextKV, text_entries
 from engine.passes.witness import Witness
 from engine.policies.base import LayerwisePolicy, Policy, Probe, SelectingPolicy, budget
 from engine.policies.corrections import CORRECTIONS, Correction
-from engine.prompt.layout import ImageSpan, Ints, PromptLayout, own_text_slots
+from engine.prompt.layout import NO_SLOTS, ImageSpan, Ints, PromptLayout, Span, own_text_slots
 from store.records.entry import ImageKV
 
 
@@ -35,18 +36,20 @@ class Prefilled:
     """`logits` float32 [vocab] of the first token. `refreshed` holds, span by span, how many visual tokens were
     computed (a layer-wise policy's mean over the layers, rounded up); `exact` whether the span was restored as it is
     because nothing could differ, or lay in an exact chain. `computed` are the slots of the last pass that were computed
-    at every layer, ascending."""
+    at every layer, ascending; `turns` those of text that was not, and is as another history left it."""
 
     logits: torch.Tensor
     refreshed: tuple[int, ...]
     exact: tuple[bool, ...]
     computed: Ints
+    turns: Ints
 
 
 class Prefill:
     """One request's prefill. `features` [levels, tokens, hidden] per span, in prompt order, on the model's device;
     `kv` must hold `slots_needed(layout)` slots. `match` is the chain that the prompt goes on from: of spans in its
-    exact head neither features nor entries are looked at (they may be None). `witness` is told of every visual token.
+    exact head neither features nor entries are looked at (they may be None). Texts of its `turns` are restored, scored
+    and refreshed as images are. `witness` is told of every visual token.
 
     `full` or `reuse` is all that a request needs; the steps of `reuse` may also be taken one by one.
     """
@@ -63,7 +66,8 @@ class Prefill:
     ) -> None:
         self.family, self.kv, self.layout, self.work, self.match = family, kv, layout, work, match
         self.prompt_rows = PromptRows(family, layout, features)
-        self.prober = Prober(family, kv, self.prompt_rows, work, match.exact)
+        self._turns = slots_of_turns(match)
+        self.prober = Prober(family, kv, self.prompt_rows, work, match.exact, self._turns)
         self._given = match.given(layout.length)
         self._witness = witness
 
@@ -77,7 +81,7 @@ class Prefill:
         if self._witness is not None:
             visual = self._not_given(self.layout.visual_slots())
             self._witness.computed(visual, np.ones(len(visual)))
-        return Prefilled(self._pass(slots), refreshed, chained, slots)
+        return Prefilled(self._pass(slots), refreshed, chained, slots, NO_SLOTS)
 
     def reuse(self, entries: Sequence[ImageKV | None], policy: Policy, ratio: float) -> Prefilled:
         """Restore `entries` (one per span, in prompt order) and refresh what `policy` chooses."""
@@ -92,22 +96,26 @@ class Prefill:
         return self.refresh(candidates, candidates.slots, policy.refresh_text)
 
     def restore(self, entries: Sequence[ImageKV | None], policy: Policy, ratio: float) -> Candidates:
-        """Write the chain's head and all entries behind it to their slots; what may be refreshed is all but the head
-        and the exact spans (r = 1 has none)."""
+        """Write the chain's head, and all entries and turns behind it, to their slots; what may be refreshed is all but
+        the head and the exact spans (r = 1 has none)."""
         self.match.write_head(self.kv.keys, self.kv.values)
         spans = self._behind_head()
         found = [entry for entry in entries[len(entries) - len(spans) :] if entry is not None]
         restore(self.kv, spans, found, self.prompt_rows.rope)
+        texts = text_entries(self.family, self.match.turns)
+        restore(self.kv, tuple(texts), tuple(texts.values()), self.prompt_rows.rope)
         exact = self.layout.exact if policy.keeps_exact and ratio < 1 else ()
-        return candidates_of(spans, found, exact, self.family.device)
+        images = [(span, entry) for span, entry in zip(spans, found, strict=True) if span not in exact]
+        offered: dict[Span, ImageKV | TextKV] = {**texts, **dict(images)}
+        return candidates_of(offered, self.family.device)
 
     def refresh(
         self, candidates: Candidates, chosen: Ints, all_text: bool, correction: Correction | None = None
     ) -> Prefilled:
-        """Compute the rows at `chosen` slots and the text (all of it, or what stands behind the last image), but what
-        the chain has of them, and let `correction` move the candidates that are left."""
+        """Compute the rows at `chosen` slots and the text (all of it, or what stands behind the last image) but turns,
+        and of these what the chain does not have; let `correction` move the candidates that are left."""
         self.match.write_rest(self.kv.keys, self.kv.values)
-        text = self.layout.text_slots() if all_text else self.layout.tail()
+        text = np.setdiff1d(self.layout.text_slots() if all_text else self.layout.tail(), self._turns)
         wanted = np.sort(np.concatenate((chosen, self._own_text(chosen), text)))
         slots, chosen = self._not_given(wanted), self._not_given(chosen)
         watch = None
@@ -120,7 +128,7 @@ class Prefill:
         """Compute the text and, layer by layer, what the policy keeps of the candidates."""
         layers = self.family.shape.layers
         counts = policy.counts(ratio, len(candidates), layers)
-        text = self.layout.text_slots()
+        text = np.setdiff1d(self.layout.text_slots(), self._turns)
         text = text[text >= self.match.exact]
         slots = np.sort(np.concatenate((candidates.slots, text)))
         is_candidate = self.prompt_rows.tensor(np.isin(slots, candidates.slots))
@@ -184,7 +192,15 @@ class Prefill:
         inside = [(visual >= span.start) & (visual < span.stop) for span in spans]
         refreshed = tuple(int(np.ceil(shares[within].sum() - 1e-6)) for within in inside)
         exact = tuple(span not in candidates.spans for span in spans)
-        return Prefilled(logits, refreshed, exact, computed)
+        return Prefilled(
+            logits, refreshed, exact, computed, np.setdiff1d(self._not_given(self._turns), computed)
+        )
+
+
+def slots_of_turns(match: Match) -> Ints:
+    """Slots of text that another history computed, ascending."""
+    runs = [np.arange(turn.start, turn.stop) for turn in match.turns]
+    return np.concatenate(runs) if runs else NO_SLOTS
 
 
 def slots_needed(layout: PromptLayout) -> int:

@@ -18,3 +18,11 @@ def rotate(x: torch.Tensor, rope: Rope, out: torch.Tensor | None = None) -> torc
     torch.mul(low, rope.cos[:, :half], out=out[..., :half]).addcmul_(high, rope.sin[:, :half], value=-1)
     torch.mul(high, rope.cos[:, half:], out=out[..., half:]).addcmul_(low, rope.sin[:, half:])
     return out
+
+
+def rotate_back(x: torch.Tensor, rope: Rope) -> torch.Tensor:
+    """What `rotate` by `rope` made x [..., rows, head_dim] of, to float rounding. Lengths count: some models scale
+    cosines and sines."""
+    cos, sin = rope.cos.float(), rope.sin.float()
+    length = cos.square() + sin.square()
+    return rotate(x.float(), Rope(cos / length, -sin / length)).to(x.dtype)

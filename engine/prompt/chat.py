@@ -15,6 +15,7 @@ from engine.errors import InvalidPrompt, UnsupportedModel
 from engine.families.span import SpanShape
 from engine.messages import ImagePart, Message, TextPart
 from engine.prompt.layout import (
+    ImageSpan,
     PromptLayout,
     Query,
     exact_spans,
@@ -115,11 +116,12 @@ class ChatPrompt:
             raise InvalidPrompt("messages: the chat template has no place for an image in one of these turns")
         positions, following = positions_of(len(ids), spans)
         tail_start = spans[-1].stop if spans else 0
-        if question is None:
-            query = self._query(messages, render, ids, tail_start, positions)
-        else:
+        query = self._query(messages, render, ids, tail_start, positions)
+        asked = int(query.slots[0]) if _following_text(messages) is not None else _last_turn(messages, spans)
+        if question is not None:
             query = self._foreign_query(question, ids, tail_start, positions)
-        return PromptLayout(ids, spans, positions, following, query, exact_spans(ids, spans, self.prefix_ids))
+        exact = exact_spans(ids, spans, self.prefix_ids)
+        return PromptLayout(ids, spans, positions, following, query, exact, asked)
 
     def _query(
         self,
@@ -247,6 +249,13 @@ def _following_text(messages: Sequence[Message]) -> int | None:
         ),
         None,
     )
+
+
+def _last_turn(messages: Sequence[Message], spans: Sequence[ImageSpan]) -> int:
+    """A slot before which nothing of the last message stands: where the last image before it ends."""
+    own = sum(isinstance(part, ImagePart) for part in messages[-1].parts)
+    before = spans[: len(spans) - own]
+    return before[-1].stop if before else 0
 
 
 def _mark(messages: Sequence[Message], part_index: int) -> tuple[Message, ...]:

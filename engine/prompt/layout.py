@@ -15,6 +15,7 @@ from engine.errors import InvalidPrompt
 from engine.families.span import SpanShape
 
 Ints = NDArray[np.int64]
+NO_SLOTS: Ints = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,17 @@ class ImageSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class TextSpan:
+    """A run of text in slots [start, stop)."""
+
+    start: int
+    stop: int
+
+
+Span = ImageSpan | TextSpan
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """The rows that score visual tokens: the last user message and the template's end.
 
@@ -56,7 +68,8 @@ class Query:
 class PromptLayout:
     """`ids` [slots] (image token where a visual token stands), `positions` [3, slots] (M-RoPE: time, row, column; all
     the same in a model with one position a row), `next_position` is that of the first generated token. `exact` are the
-    spans whose KV under full prefill equals the stored entry, because all before them is the canonical prefix."""
+    spans whose KV under full prefill equals the stored entry, because all before them is the canonical prefix. Nothing
+    before slot `asked` belongs to the user's question."""
 
     ids: Ints
     spans: tuple[ImageSpan, ...]
@@ -64,6 +77,7 @@ class PromptLayout:
     next_position: int
     query: Query
     exact: tuple[ImageSpan, ...]
+    asked: int = 0
 
     @property
     def length(self) -> int:
@@ -100,13 +114,22 @@ def visual_slots(spans: Sequence[ImageSpan]) -> Ints:
     return _joined([span.visual_slots() for span in spans])
 
 
+def offered_slots(spans: Sequence[Span]) -> Ints:
+    """What of spans a refresh may choose: the visual slots of images, every slot of texts."""
+    return _joined([_offered(span) for span in spans])
+
+
+def _offered(span: Span) -> Ints:
+    return span.visual_slots() if isinstance(span, ImageSpan) else np.arange(span.start, span.stop)
+
+
 def own_text_slots(spans: Sequence[ImageSpan]) -> Ints:
     """Slots of the text that belongs to images."""
     return _joined([span.start + np.flatnonzero(~span.shape.visual) for span in spans])
 
 
 def _joined(runs: Sequence[Ints]) -> Ints:
-    return np.concatenate(runs) if runs else np.empty(0, dtype=np.int64)
+    return np.concatenate(runs) if runs else NO_SLOTS
 
 
 def positions_of(length: int, spans: Sequence[ImageSpan]) -> tuple[Ints, int]:

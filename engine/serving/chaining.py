@@ -80,6 +80,13 @@ class Chaining:
                 yield
                 began = time.monotonic()
 
+    def find_turns(self) -> None:
+        """Take text behind an edit of the history from where chains hold it, if the request lets them."""
+        if self._leased and self._choice.turns == "reuse":
+            self.match = self._runtime.chains.find_turns(
+                self.match, self._content, self._layout.asked, self._recipe
+            )
+
     def release(self) -> None:
         """Safe at any time, more than once."""
         if self._leased:
@@ -95,7 +102,7 @@ class Chaining:
         self._as_stored = frozenset(span.start for span in exactly if span.start >= self.match.exact)
         self._exact = exact_until(layout, self.match, prefilled.computed, exactly)
         self._answers_exactly = self._exact == layout.length
-        self._fresh = fresh_rows(layout, self.match, prefilled.computed)
+        self._fresh = fresh_rows(layout, self.match, prefilled.computed, prefilled.turns)
 
     def refined(self, start: int, rows: int) -> None:
         """So many rows from slot `start` on have been computed anew over what was exact by then."""

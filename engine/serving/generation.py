@@ -67,6 +67,7 @@ class Generation:
         the scoring and refresh pass with the first token. Images that an exact chain holds are neither."""
         self._mark()
         yield from self._chaining.load()
+        self._chaining.find_turns()
         features: dict[bytes, torch.Tensor] = {}
         behind = {span.image for span in self._prepared.layout.spans if not self._in_head(span)}
         for index, image in enumerate(self._prepared.request.images):
@@ -176,7 +177,7 @@ class Generation:
         entries = [None if one is None else one.entry for one in fetched]
         prefilled = prefill.reuse(entries, choice.policy, choice.ratio)
         if choice.refine:
-            start = first_stale(layout, prefilled.exact)
+            start = min(first_stale(layout, prefilled.exact), *prefilled.turns[:1].tolist(), layout.length)
             self._refiner = Refiner(runtime.family, prefill.prompt_rows, start, self.work)
         return prefilled
 

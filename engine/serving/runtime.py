@@ -61,7 +61,10 @@ class Runtime:
         chain = cache.chain or self.defaults.chain
         reads = chain != "off" and cache.mode in ("auto", "read")
         keeps = chain != "off" and cache.mode in ("auto", "rewrite")
-        return replace(self._choose_policy(cache), chain=chain, reads_chains=reads, keeps_chains=keeps)
+        choice = self._choose_policy(cache)
+        # What answers exactly, or without regard to what is held, takes no text of another history.
+        turns = (cache.turns or self.defaults.turns) if chain == "auto" and choice.ratio < 1 else "compute"
+        return replace(choice, chain=chain, turns=turns, reads_chains=reads, keeps_chains=keeps)
 
     def _choose_policy(self, cache: CacheOptions) -> Choice:
         defaults = self.defaults.options if cache.policy is None else {}

@@ -130,6 +130,7 @@ def report_body(report: KvReport, timings: Timings) -> dict[str, Any]:
         "chained_tokens": report.chained,
         "chained_exact_tokens": report.chained_exact,
         "chained_refreshed_tokens": report.chained_refreshed,
+        "turns_reused_tokens": report.turns_reused,
         "refined_rows": report.refined,
         "images": [image_body(image) for image in report.images],
         "timings": {

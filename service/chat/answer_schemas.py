@@ -49,7 +49,8 @@ class TimingsBody(BaseModel):
 
 class ReportBody(BaseModel):
     """What was reused from the store, compiled because it was not there, refreshed for this request, and taken from a
-    chain: together `visual_tokens`. `chained_exact_tokens` and `chained_refreshed_tokens` count text too. `fallback`
+    chain: together `visual_tokens`. `chained_exact_tokens` and `chained_refreshed_tokens` count text too.
+    `turns_reused_tokens` are text behind an edit, as an earlier history left it. `fallback`
     says why it ran as full prefill although reuse was asked for. `refined_rows` of the prompt, text among them, were
     computed anew while the answer was written."""
 
@@ -63,6 +64,7 @@ class ReportBody(BaseModel):
     chained_tokens: int
     chained_exact_tokens: int
     chained_refreshed_tokens: int
+    turns_reused_tokens: int
     refined_rows: int
     images: list[ImageBody]
     timings: TimingsBody

@@ -38,6 +38,7 @@ class CacheControls(WireModel):
     options: Annotated[dict[OptionName, Option], Field(max_length=32, fail_fast=True)] | None = None
     salt: Salt | None = None
     chain: Literal["auto", "exact", "off"] | None = None
+    turns: Literal["compute", "reuse"] | None = None
     pin: bool | None = None
     ttl: Annotated[float, Field(ge=1, le=86_400)] | None = None
     explain: bool | None = None

@@ -42,6 +42,7 @@ def cache_options(asked: CacheControls | None, hint: str | None = None) -> Cache
         refine=asked.refine,
         options=dict(asked.options or {}),
         chain=asked.chain,
+        turns=asked.turns,
         explain=bool(asked.explain),
         pin_seconds=(asked.ttl or _PIN_SECONDS) if asked.pin else None,
         hint=hint,

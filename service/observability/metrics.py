@@ -69,6 +69,9 @@ class Metrics:
         self.chained_tokens = counter(
             "chained_tokens", "Prompt tokens, text too, whose KV came from a chain, by its quality.", "kind"
         )
+        self.turn_tokens = counter(
+            "turns_reused_tokens", "Text tokens behind an edit whose KV is an earlier history's."
+        )
         self.cached_tokens = counter("prompt_cached_tokens", "Prompt tokens whose KV was reused.")
         self.fallbacks = counter(
             "reuse_fallbacks", "Requests that ran as full prefill although reuse was asked for."
@@ -114,6 +117,7 @@ class Metrics:
         self.visual_tokens.labels("refreshed").inc(event.report.refreshed)
         self.chained_tokens.labels("exact").inc(event.report.chained_exact)
         self.chained_tokens.labels("refreshed").inc(event.report.chained_refreshed)
+        self.turn_tokens.inc(event.report.turns_reused)
         if event.report.fallback is not None:
             self.fallbacks.inc()
         for image in event.report.images:

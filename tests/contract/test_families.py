@@ -15,6 +15,9 @@ import pytest
 import torch
 
 from benchmarks.random_families import KINDS, Sizes, write_random_family
+from engine.chains.held import Computed
+from engine.chains.segments import Content, root_of
+from engine.chains.tree import Chains
 from engine.errors import UnsupportedModel
 from engine.families.checkpoint import Checkpoint
 from engine.families.known import FAMILIES, REFUSED, family_of
@@ -22,6 +25,8 @@ from engine.passes.compile import entry_layout
 from engine.passes.decode import Decoder, decode_step
 from engine.passes.forward import Work
 from engine.passes.kv import KVPool
+from engine.passes.refresh import Prefill
+from engine.policies.known import make_policy
 from engine.prompt.chat import ChatPrompt
 from engine.prompt.layout import PromptLayout
 from engine.serving.gate import reuse_is_unsound
@@ -114,6 +119,34 @@ def test_restored_keys_of_layer_0_equal_fresh_ones_anywhere(family_bench: Bench)
     assert torch.allclose(reused.kv.keys[0][:, slots], fresh.kv.keys[0][:, slots], atol=1e-5)
     # the control: deeper layers do see the context
     assert not torch.allclose(reused.kv.keys[2][:, slots], fresh.kv.keys[2][:, slots], atol=1e-2)
+
+
+def test_text_of_another_history_is_turned_to_its_new_place(family_bench: Bench) -> None:
+    """Layer 0 sees no context, so that its keys are the fresh ones wherever they were computed."""
+    turns = [user(0, "What is K?"), said("assistant", "four"), user(1, "And L?"), said("assistant", "five")]
+    question = user(2, "M?")
+    held, chains = family_bench.layout([*turns, question], PICTURES), Chains(1 << 26)
+    first, _ = family_bench.full(held, PICTURES)
+    every = np.ones(held.length, dtype=bool)
+    root = root_of("", "tenant", b"")
+    digests = (b"0" * 32, b"1" * 32, b"2" * 32)
+    content = Content(root, "tenant", held.ids, held.spans, digests)
+    chains.keep(content, Computed(first.kv.keys, first.kv.values, held.length, every), None, chains.epoch)
+    # Text before the first page moves all others; the run behind that page follows the edit.
+    asked = family_bench.layout([said("system", "It is Monday, read slowly."), *turns, question], PICTURES)
+    content = Content(root, "tenant", asked.ids, asked.spans, digests)
+    match = chains.find(content, asked.length - 1, None)
+    match = chains.find_turns(match, content, asked.asked, None)
+    assert [turn.start for turn in match.turns] == [asked.spans[1].stop]
+    full, _ = family_bench.full(asked, PICTURES)
+    prefill = family_bench.prefill(asked, PICTURES)
+    reused = Prefill(family_bench.family, prefill.kv, asked, prefill.prompt_rows._features, Work(), match)
+    reused.restore([family_bench.entry(picture) for picture in PICTURES], make_policy("conduit", {}), 0.1)
+    now = slice(match.turns[0].start, match.turns[-1].stop)
+    assert torch.allclose(reused.kv.keys[0][:, now], full.kv.keys[0][:, now], atol=1e-5)
+    assert torch.allclose(reused.kv.values[0][:, now], full.kv.values[0][:, now], atol=1e-5)
+    # the control: deeper layers do see the context
+    assert not torch.allclose(reused.kv.keys[2][:, now], full.kv.keys[2][:, now], atol=1e-2)
 
 
 def test_one_image_behind_the_default_prompt_needs_no_refresh(family_bench: Bench) -> None:

@@ -110,4 +110,4 @@ def test_the_common_head_of_two_runs(ours: list[int], theirs: list[int], common:
 
 
 def test_tokens_of_a_segment() -> None:
-    assert Segment(3, 10, b"", b"", False).tokens == 7
+    assert Segment(3, 10, b"", b"", False, 3, b"").tokens == 7

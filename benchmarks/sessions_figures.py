@@ -1,0 +1,105 @@
+"""What requests of the benchmark of sessions add up to, in figures and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("svg")
+# The same figures give the same file.
+matplotlib.rcParams["svg.hashsalt"] = "conduit"
+
+from matplotlib import pyplot  # noqa: E402
+
+# Arms, the one that others are compared with last.
+TITLES = {
+    "chains": "chains and entries, some idle time",
+    "chains_busy": "chains and entries, no idle time",
+    "entries": "entries only",
+    "full_chains": "full prefill with chains",
+    "full": "full prefill",
+}
+ORIGINS = ("chained_exact", "chained_refreshed", "reused", "refreshed", "computed")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One request: seconds to its first token, what was computed up to it, tokens of its prompt by origin."""
+
+    turn: int
+    own_system: bool
+    seconds: float
+    gflop: float
+    tokens: Mapping[str, int]
+
+
+def summed(seen: Sequence[Seen]) -> dict[str, Any]:
+    """Of the requests of one arm: their number, TTFT in milliseconds, GFLOP a request, share of tokens by origin."""
+    milliseconds = 1000 * np.asarray([one.seconds for one in seen])
+    tokens = {origin: sum(one.tokens[origin] for one in seen) for origin in ORIGINS}
+    return {
+        "requests": len(seen),
+        "ttft_ms": {f"p{p}": round(float(np.percentile(milliseconds, p)), 1) for p in (50, 90, 99)},
+        "ttft_mean_ms": round(float(milliseconds.mean()), 1),
+        "gflop": round(float(np.mean([one.gflop for one in seen])), 2),
+        "origins": {origin: round(count / sum(tokens.values()), 4) for origin, count in tokens.items()},
+    }
+
+
+def figures_of(arms: Mapping[str, Sequence[Seen]]) -> tuple[dict[str, float], dict[str, Any]]:
+    """Ratios to full prefill alone, and every arm in all, by turn, and by whose system prompt it was."""
+    parts: dict[str, Callable[[Seen], bool]] = {
+        "all": lambda one: True,
+        "first_turns": lambda one: one.turn == 0,
+        "later_turns": lambda one: one.turn > 0,
+        "own_system_prompt": lambda one: one.own_system,
+    }
+    figures = {
+        name: {part: summed(some) for part, of in parts.items() if (some := [one for one in seen if of(one)])}
+        for name, seen in arms.items()
+    }
+    full = figures["full"]["all"]
+    ratios = {}
+    for name in list(TITLES)[:-1]:
+        found = figures[name]["all"]
+        ratios[f"{name}_ttft_p50_vs_full"] = found["ttft_ms"]["p50"] / full["ttft_ms"]["p50"]
+        ratios[f"{name}_ttft_p99_vs_full"] = found["ttft_ms"]["p99"] / full["ttft_ms"]["p99"]
+        ratios[f"{name}_gflop_vs_full"] = found["gflop"] / full["gflop"]
+    return ratios, figures
+
+
+def draw(arms: Mapping[str, Sequence[Seen]], most_turns: int, file: Path) -> None:
+    """Times to the first token as shares of requests, and origins of tokens by turn with chains and entries."""
+    figure, (times, parts) = pyplot.subplots(1, 2, figsize=(9.6, 3.8))
+    for name, seen in arms.items():
+        sorted_ms = sorted(1000 * one.seconds for one in seen)
+        times.plot(
+            sorted_ms, [100 * (i + 1) / len(sorted_ms) for i in range(len(sorted_ms))], label=TITLES[name]
+        )
+    times.set_xscale("log")
+    times.set_xlabel("time to the first token, ms")
+    times.set_ylabel("share of requests, %")
+    times.legend(fontsize=7)
+    turns = range(most_turns)
+    below = np.zeros(most_turns)
+    for origin in ORIGINS:
+        shares = [_share(arms["chains"], turn, origin) for turn in turns]
+        parts.bar([turn + 1 for turn in turns], shares, bottom=below, label=origin.replace("_", ", "))
+        below += shares
+    parts.set_xlabel("turn of the conversation")
+    parts.set_ylabel("tokens of prompts by origin, %")
+    parts.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(file, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def _share(seen: Sequence[Seen], turn: int, origin: str) -> float:
+    tokens = [one.tokens for one in seen if one.turn == turn]
+    every = sum(sum(counts.values()) for counts in tokens)
+    return 100 * sum(counts[origin] for counts in tokens) / every if every else 0.0
