@@ -2,8 +2,8 @@
 
 A conversation about pages is held as full prefill computed it; then its history is edited (the oldest page dropped, a
 page inserted, two swapped, another system prompt) and a question is asked behind it, with the text of the turns
-computed and with it reused. Counted are questions that full prefill of the edited conversation answers. Writes `results/turns.json`;
-`ratios` are accuracy among these (1 is full prefill).
+computed and with it reused. Counted are questions that full prefill of the edited conversation answers. Writes
+`results/turns.json`; `ratios` are accuracy among these (1 is full prefill).
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Edited:
 
 def draw(layout: str, edit: str, number: int) -> Edited:
     """Three to five pages. The turns are about pages that both conversations have, one or two of them where the pages
-    come first (what the model was trained on), else one a page; the last question goes on from the last turn half of the
-    time."""
+    come first (what the model was trained on), else one a page; the last question goes on from the last turn half of
+    the time."""
     rng = np.random.default_rng([SEED, LAYOUTS.index(layout), EDITS.index(edit), number])
     pages = draw_pages(rng, int(rng.integers(4, 7)), shared_keys=True)
     extra, pages = pages[0], pages[1:]

@@ -48,8 +48,8 @@ class Segment:
     before: bytes
     name: bytes
     image: bool
-    position: int
-    turn: bytes
+    position: int = 0
+    turn: bytes = b""
 
     @property
     def tokens(self) -> int:
