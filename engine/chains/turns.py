@@ -33,7 +33,7 @@ class Turns:
                 del self._by_turn[turn]
 
     def of(self, match: Match, content: Content, stop: int, qualities: Sequence[str]) -> tuple[Turn, ...]:
-        """What a prompt may reuse up to slot `stop`: texts of its own chain with stale rows, and held ones behind it."""
+        """What a prompt may reuse up to slot `stop`: stale texts of its own chain, and held ones behind it."""
         stale = [Turn(part.held, part.start, part.tokens) for part in match.rest if part.stale is not None]
         return (*stale, *self.find(content, match.length, stop, qualities))
 

@@ -11,8 +11,9 @@ from engine.families.base import Rope
 from engine.passes.kv import RequestKV
 from engine.passes.probe import Candidates
 from engine.passes.rotation import rotate
+from engine.passes.turns import TextKV
 from engine.policies.corrections import Correction, Weights
-from engine.prompt.layout import ImageSpan, Ints
+from engine.prompt.layout import Ints, Span
 from store.records.entry import ImageKV
 
 
@@ -50,7 +51,9 @@ class Corrected:
             self._kv.keys[layer, :, span] += rotate(whole, self._rope.at(span))
             self._kv.values[layer, :, span] += moved_values
 
-    def _image(self, weighing: Weights, span: ImageSpan, entry: ImageKV, slots: Ints, chosen: Ints) -> _Image:
+    def _image(
+        self, weighing: Weights, span: Span, entry: ImageKV | TextKV, slots: Ints, chosen: Ints
+    ) -> _Image:
         device = self._kv.keys.device
         inside = chosen[(chosen >= span.start) & (chosen < span.stop)]
         told = torch.as_tensor(inside - span.start, device=entry.keys.device)
