@@ -12,7 +12,7 @@ RUN python3 -m venv .venv \
         -r requirements.lock -r requirements-otel.lock
 # The command `conduit`, which runs what the last stage puts beside it.
 COPY pyproject.toml README.md LICENSE ./
-RUN mkdir service engine store demo \
+RUN for package in service engine store demo; do mkdir $package && touch $package/__init__.py; done \
     && .venv/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps --editable .
 
 FROM ${BASE}

@@ -78,7 +78,7 @@ def entry_rows(entries: Sequence[Mapping[str, Any]], now: float) -> list[list[st
             entry["tenant"],
             entry["model"],
             binary(entry["bytes"]),
-            f"{entry['width']}x{entry['height']}",
+            f"{entry['width']}x{entry['height']}" if entry["width"] else "-",
             str(entry["tokens"]),
             "+".join(entry["tiers"]),
             str(entry["hits"]),

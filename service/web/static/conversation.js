@@ -3,7 +3,7 @@
 import { events } from "./api.js";
 import { $, announce, button, make, showError } from "./dom.js";
 import * as history from "./history.js";
-import { contentPart, thumbnail } from "./images.js";
+import { contentPart, imagesOf, thumbnail } from "./images.js";
 import { rendered } from "./markdown.js";
 import { openPicture } from "./picture.js";
 import { reportOf } from "./report.js";
@@ -143,7 +143,7 @@ export class Conversation {
     element.append(make("details", { className: "report" }, make("summary", { textContent: summary(turn.report) }), ...reportOf(turn)));
     if (turn.report.images.length) {
       const body = { messages: messagesOf(this.kept.turns, turn.asked.system, i), cache: turn.asked.cache };
-      const shown = this.kept.turns.slice(0, i).flatMap((earlier) => earlier.images ?? []);
+      const shown = imagesOf(this.kept.turns.slice(0, i));
       tools.append(button("Refresh picture", () => openPicture(element, body, shown)), button("Measure speed", () => measured(element, body)));
     }
     return element;

@@ -68,7 +68,7 @@ export class Attachments {
     form.append("file", file);
     try {
       const stored = await (await call("POST", "/v1/files", form)).json();
-      this.add({ file: stored.id, name: file.name });
+      this.add({ file: stored.id, pages: stored.pages, name: file.name });
     } catch (error) {
       const takesNone = error instanceof Refused && error.status === 404;
       showError($("attach-error"), `${file.name}: ${takesNone ? "this service takes no PDF files." : error.message}`);
@@ -91,6 +91,10 @@ export function thumbnail(image, i) {
     : make("img", { src: image.url, alt: label, referrerPolicy: "no-referrer" });
   return make("span", { className: "thumb" }, make("span", { className: "number", textContent: i + 1, ariaHidden: "true" }), shown);
 }
+
+// Each image that a request for `turns` holds, in order: a PDF is its pages.
+export const imagesOf = (turns) =>
+  turns.flatMap((turn) => turn.images ?? []).flatMap((image) => (image.file ? Array(image.pages).fill(image) : [image]));
 
 export const contentPart = (image) =>
   image.file ? { type: "file", file: { file_id: image.file } } : { type: "image_url", image_url: { url: image.url } };

@@ -3,6 +3,7 @@
 import { call, events, getJson, Refused } from "./api.js";
 import { $, announce, button, bytes, make, showError, table } from "./dom.js";
 import * as history from "./history.js";
+import { imagesOf } from "./images.js";
 import { Tiers } from "./tiers.js";
 
 const EVERY = 2000, PAGE = 50;
@@ -37,7 +38,7 @@ async function knownPictures() {
   const found = new Map();
   for (const { turns } of await history.all()) {
     turns.forEach((turn, i) => {
-      const shown = turns.slice(0, i).flatMap((earlier) => earlier.images ?? []);
+      const shown = imagesOf(turns.slice(0, i));
       turn.report?.images.forEach((image, n) => { if (shown[n]?.url) found.set(image.key, shown[n].url); });
     });
   }
@@ -61,7 +62,7 @@ function entries() {
     const known = await knownPictures();
     const cells = (entry) => {
       const short = entry.key.slice(0, 16);
-      return [picture(known.get(short)), make("code", { textContent: short, title: entry.key }), entry.tenant, `${entry.width} × ${entry.height}`, `${entry.tokens}`,
+      return [picture(known.get(short)), make("code", { textContent: short, title: entry.key }), entry.kind, entry.tenant, entry.width ? `${entry.width} × ${entry.height}` : "–", `${entry.tokens}`,
         bytes(entry.bytes), entry.tiers.join(", "), `${entry.hits}`, entry.pinned || "–",
         make("span", { className: "tools" },
           entry.pinned
@@ -70,7 +71,7 @@ function entries() {
           button("Remove", () => change("DELETE", `/v1/cache/entries/${entry.key}`, undefined, `${short} is removed`), { ariaLabel: `Remove ${short}` }))];
     };
     list.replaceChildren(rows.length
-      ? table("Entries of the store", ["picture", "key", "tenant", "pixels", "tokens", "size", "tiers", "hits", "pinned", "do"], rows.map(cells))
+      ? table("Entries of the store", ["picture", "key", "kind", "tenant", "pixels", "tokens", "size", "tiers", "hits", "pinned", "do"], rows.map(cells))
       : make("p", { className: "dim", textContent: "The store holds nothing." }));
   });
   return { element, load };

@@ -82,7 +82,7 @@ export function openPicture(element, body, shown) {
       button("Close", () => section.remove())),
     legend, error, side);
   element.append(section);
-  add(body.cache);
+  add(body.cache).then(() => section.scrollIntoView({ block: "nearest" }));
 }
 
 function figure(image, i, source, layer, opacity) {

@@ -31,6 +31,7 @@ export async function measured(element, body) {
     if (policies.shipped) {
       section.append(make("p", { className: "note", textContent: "The model that ships is too small to gain: its full prefill takes no longer than the work around it. Figures of larger models are in the README." }));
     }
+    section.scrollIntoView({ block: "nearest" });
     announce(`Full prefill ${ms(a)}, with the store ${ms(b)}`);
   } catch (error) {
     if (!(error instanceof Refused)) throw error;

@@ -28,6 +28,7 @@ function chart(samples, name) {
   const last = samples.at(-1);
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
+  svg.setAttribute("preserveAspectRatio", "none");
   svg.setAttribute("role", "img");
   svg.setAttribute("aria-label", `${name} over time: now ${percent(last.fill)} full, hit ratio ${percent(ratio(last))}`);
   svg.append(line(samples.map((one) => Math.min(1, one.fill)), "fill"), line(samples.map(ratio), "hits"));

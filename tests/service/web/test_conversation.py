@@ -211,3 +211,18 @@ def test_a_pdf_where_the_service_takes_none_is_told_so(start: Start, visit: Open
         [{"name": "a.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.7"}]
     )
     expect(reader.at("#attach-error")).to_have_text("a.pdf: this service takes no PDF files.")
+
+
+def test_a_pdf_is_uploaded_once_and_named_by_its_id(api: httpx.Client, visit: Open) -> None:
+    """The service's side of files: tests of its own. Here both ends of it are played."""
+    reader = visit(api)
+    stored = {"id": "file-1", "object": "file", "pages": 2}
+    reader.page.route("**/v1/files", lambda route: route.fulfill(json=stored))
+    reader.at("#files").set_input_files(
+        [{"name": "a.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.7"}]
+    )
+    expect(reader.at("#attachments .document")).to_have_attribute("title", "a.pdf")
+    with reader.page.expect_request("**/v1/chat") as sent:
+        reader.ask("What is on page 2?")
+    content = sent.value.post_data_json["messages"][0]["content"]
+    assert content[0] == {"type": "file", "file": {"file_id": "file-1"}}
