@@ -112,6 +112,13 @@ def test_the_ridge_stands_two_equal_rows_and_huge_channels() -> None:
     assert torch.allclose(shares[:, 0], shares[:, 1], atol=1e-4)
 
 
+def test_a_stored_key_that_is_no_number_stays_none_and_raises_nothing() -> None:
+    """The request then ends where its logits are checked, like any other with such numbers."""
+    keys = torch.randn(2, 10, 4, generator=torch.Generator().manual_seed(0))
+    keys[0, 3, 1] = torch.nan
+    assert bool(ridge(keys, torch.tensor([1, 5])).isnan().any())
+
+
 def test_the_ridge_ends_at_two_thirds_of_the_depth() -> None:
     by_name = {name: found for name, found in CORRECTIONS.items() if found is not None}
     assert [layer for layer in range(6) if by_name["ridge"].corrects(layer, 6)] == [1, 2, 3, 4]
