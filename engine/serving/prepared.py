@@ -20,7 +20,7 @@ from engine.serving.runtime import Runtime
 # Answer tokens where a request does not say.
 DEFAULT_MAX_TOKENS = 2048
 # Visual tokens whose explanation is about 1 MB of an answer.
-MOST_EXPLAINED = 65_536
+MOST_EXPLAINED = 32_768
 
 
 @dataclass(frozen=True, slots=True)
