@@ -33,7 +33,7 @@ bench: $(DEV)    ## the benchmarks, and the README's tables from their results
 clean:           ## remove the environment and everything generated
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis var *.egg-info
 
-$(RUN): requirements.lock scripts/install
+$(RUN): requirements.lock scripts/install pyproject.toml
 	@sh scripts/install
 
 $(DEV): $(RUN) requirements-dev.lock requirements-otel.lock

@@ -81,7 +81,8 @@ export class Conversation {
     this.onChange(this.running !== null);
     announce(turn.error ? `Not answered: ${turn.error.message}` : `Answer: ${turn.text}`);
     if (!kept.turns.includes(turn)) return; // edited meanwhile
-    await history.keep(kept);
+    const isKept = await history.keep(kept);
+    showError($("history-error"), isKept ? "" : "This conversation is not kept: the browser has no room for it. Clear the history.");
     if (this.kept !== kept) return;
     this.draw(place);
     if (turn.error?.at) this.draw(turn.error.at.turn);

@@ -31,13 +31,16 @@ export async function all() {
   return found.sort((a, b) => b.updated - a.updated);
 }
 
+// Resolves to whether the browser has it now; it refuses what is beyond its quota.
 export async function keep(conversation) {
   conversation.updated = Date.now();
   inMemory.set(conversation.id, conversation);
   try {
     await within("readwrite", (store) => store.put(structuredClone(conversation)));
+    return true;
   } catch (error) {
-    console.warn("this conversation is not kept", error); // the disk's quota, most likely
+    if (!(error instanceof DOMException)) throw error;
+    return false;
   }
 }
 

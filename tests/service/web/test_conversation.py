@@ -8,6 +8,7 @@ from playwright.sync_api import expect
 from engine.messages import TextPart
 from tests.service.conftest import Start
 from tests.service.fake_engine import FakeEngine, fails, says
+from tests.service.images.pdfs import plain_pdf
 from tests.service.images.pictures import plain
 from tests.service.web.conftest import Open
 
@@ -213,16 +214,35 @@ def test_a_pdf_where_the_service_takes_none_is_told_so(start: Start, visit: Open
     expect(reader.at("#attach-error")).to_have_text("a.pdf: this service takes no PDF files.")
 
 
-def test_a_pdf_is_uploaded_once_and_named_by_its_id(api: httpx.Client, visit: Open) -> None:
-    """The service's side of files: tests of its own. Here both ends of it are played."""
+def test_a_pdf_is_uploaded_once_and_its_pages_are_asked_about(
+    api: httpx.Client, engine: FakeEngine, visit: Open
+) -> None:
     reader = visit(api)
-    stored = {"id": "file-1", "object": "file", "pages": 2}
-    reader.page.route("**/v1/files", lambda route: route.fulfill(json=stored))
+    pdf = plain_pdf((1, 0, 0), (2, 0, 0))
+    reader.at("#files").set_input_files([{"name": "a.pdf", "mimeType": "application/pdf", "buffer": pdf}])
+    expect(reader.at("#attachments .document")).to_have_attribute("title", "a.pdf")
+    answer = reader.asked("What is on page 2?", 1)
+    assert len(engine.requests[-1].images) == 2
+    reader.asked("And on page 1?", 2)
+    assert len(engine.requests[-1].images) == 2
+    answer.get_by_role("button", name="Refresh picture").click()
+    expect(answer.locator("canvas")).to_have_count(2)  # without pixels, which only the service has
+
+
+def test_a_pdf_that_cannot_be_read_is_said_beside_the_pictures(api: httpx.Client, visit: Open) -> None:
+    reader = visit(api)
     reader.at("#files").set_input_files(
         [{"name": "a.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.7"}]
     )
-    expect(reader.at("#attachments .document")).to_have_attribute("title", "a.pdf")
-    with reader.page.expect_request("**/v1/chat") as sent:
-        reader.ask("What is on page 2?")
-    content = sent.value.post_data_json["messages"][0]["content"]
-    assert content[0] == {"type": "file", "file": {"file_id": "file-1"}}
+    expect(reader.at("#attach-error")).to_contain_text("a.pdf: ")
+    expect(reader.at("#attachments li")).to_have_count(0)
+
+
+def test_what_this_browser_cannot_keep_is_said(api: httpx.Client, visit: Open) -> None:
+    reader = visit(api)
+    reader.page.evaluate(
+        "IDBObjectStore.prototype.put = () => { throw new DOMException('full', 'QuotaExceededError'); }"
+    )
+    reader.asked("Is it kept?", 1)
+    expect(reader.at("#history-error")).to_contain_text("not kept")
+    expect(reader.at(".turn.assistant .text")).to_have_text("The total is 42.")
