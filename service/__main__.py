@@ -57,6 +57,7 @@ def store_settings(settings: Settings) -> StoreSettings:
         codec=settings.codec,
         eviction=settings.eviction,
         persist_on=settings.persist_on,
+        chains=settings.persist_chains,
         redis_url=None if settings.redis_url is None else settings.redis_url.get_secret_value(),
         redis_cluster=settings.redis_cluster,
         redis_bytes=settings.redis_bytes,

@@ -150,6 +150,7 @@ class Settings(BaseSettings):
     codec: Text = "auto"
     eviction: Literal["lru", "lfu", "cost"] = "lru"
     persist_on: Literal["first", "second"] = "first"
+    persist_chains: bool = True
     redis_url: SecretStr | None = None
     redis_cluster: bool = False
     redis_bytes: ByteSize = ByteSize(0)

@@ -49,6 +49,7 @@ def open_store(settings: StoreSettings) -> Store[ImageKV]:
         queue_bytes=settings.queue_bytes,
         policy=POLICIES[settings.eviction],
         persist_on_second=settings.persist_on == "second",
+        chains=settings.chains,
         wishes=Wishes(None if settings.path is None else settings.path / "wishes.json"),
     )
 
@@ -61,12 +62,13 @@ def assemble(
     queue_bytes: int = 512 << 20,
     policy: Policy = lru,
     persist_on_second: bool = False,
+    chains: bool = True,
     wishes: Wishes | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Store[E]:
     """tiers: fastest first. decoded_bytes, queue_bytes: budgets of the decoded cache and of what waits to be
     written. policy: who goes first when a tenant is over its quota. persist_on_second: write an entry, or
-    a segment, to the tiers only when it is asked for again. wishes: pins and quotas."""
+    a segment, to the tiers only when it is asked for again. chains: write segments at all. wishes: pins and quotas."""
     wishes = wishes or Wishes(None, clock)
     holds = Holds(wishes, clock)
     buffers = BufferPool(max(decoded_bytes // 4, _LEAST_IDLE_BYTES))
@@ -80,6 +82,6 @@ def assemble(
     )
     return Store(
         TieredStore(parts, codec, Sightings() if persist_on_second else None),
-        SegmentStore(parts, Sightings() if persist_on_second else None),
+        SegmentStore(parts, Sightings() if persist_on_second else None, chains),
         StoreAdmin(parts),
     )

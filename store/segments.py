@@ -20,17 +20,18 @@ _log = logging.getLogger(__name__)
 
 class SegmentStore:
     """Thread-safe. Nothing here raises for what a tier did: what cannot be written or read is not there. `sightings`: a
-    segment is written only when it is offered again; None: at once."""
+    segment is written only when it is offered again; None: at once. Not `allowed`: nothing is written or read."""
 
-    def __init__(self, parts: Parts[E], sightings: Sightings | None = None) -> None:
+    def __init__(self, parts: Parts[E], sightings: Sightings | None = None, allowed: bool = True) -> None:
+        self._allowed = allowed
         self._stack = parts.stack
         self._wishes = parts.wishes
         self._clock = parts.clock
         self._sightings = sightings
 
     def __bool__(self) -> bool:
-        """Whether there is a tier at all."""
-        return bool(self._stack.tiers)
+        """Whether there is any use in asking."""
+        return self._allowed and bool(self._stack.tiers)
 
     def load(self, key: SegmentKey, format: Format[E], layout: object) -> E | Missed:
         """The segment of `key`, from what waits to be written or from the first tier that has it in that layout. What

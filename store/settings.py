@@ -18,7 +18,7 @@ class StoreSettings:
 
     path: directory of the disk tier. decoded_bytes: entries ready for the device, above the tiers.
     queue_bytes: entries waiting to be written; beyond it writing is skipped, never waited for. device: where
-    lossy codecs decode. eviction: see `store.residency.eviction.POLICIES`.
+    lossy codecs decode. eviction: see `store.residency.eviction.POLICIES`. chains: segments of chains go to the tiers.
     """
 
     path: Path | None = None
@@ -34,6 +34,7 @@ class StoreSettings:
     eviction: str = "lru"
     queue_bytes: int = 512 << 20
     persist_on: Literal["first", "second"] = "first"
+    chains: bool = True
 
     def __post_init__(self) -> None:
         if not (self.redis_url or "").strip():

@@ -304,6 +304,17 @@ def test_written_on_second_use_where_entries_are(started: Start) -> None:
         assert [info for info in records(client) if "lmdb" in info.tiers] != []
 
 
+def test_an_operator_may_keep_chains_in_memory_only(started: Start) -> None:
+    with started(chains=False) as client:
+        client.answer(ask("first", FIRST, cache=FULL))
+        assert {info.tiers for info in records(client)} == {("chain",)}
+        _, end = client.answer(ask("second", FIRST, cache=FULL))
+        assert end.report.chained_exact > 49
+    with started(chains=False) as client:
+        _, end = client.answer(ask("third", FIRST, cache=FULL))
+        assert end.report.chained_exact == 0
+
+
 @pytest.mark.parametrize("mode", ["read", "bypass"])
 def test_what_leaves_nothing_in_memory_writes_nothing(started: Start, mode: str) -> None:
     with started() as client:
