@@ -44,7 +44,10 @@ class FileFolder:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             lock = os.open(_LOCK, flags, 0o600, dir_fd=self._folder)
             opened.callback(os.close, lock)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise BlockingIOError(error.errno, f"{path} is in use by another service") from None
             self.orphans = 0
             self.records = self._swept()
             self._opened = opened.pop_all()

@@ -107,7 +107,7 @@ def test_a_content_that_changed_is_never_handed_out(tmp_path: Path, harm: str) -
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(DamagedFileError):
         folder.content(record)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_start_sweeps_what_belongs_to_no_file_and_leaves_what_is_not_ours(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_start_sweeps_what_belongs_to_no_file_and_leaves_what_is_not_ours(tmp_
 
 def test_a_folder_is_one_service_s(tmp_path: Path) -> None:
     first = FileFolder(tmp_path)
-    with pytest.raises(BlockingIOError):
+    with pytest.raises(BlockingIOError, match="in use by another service"):
         FileFolder(tmp_path)
     first.close()
     FileFolder(tmp_path).close()
