@@ -11,6 +11,8 @@ from service.files.record import FileRecord
 from service.images.reference import FilePage, FileReference, ImageReference, PlacedImage
 
 _FILE_PREFIX: Final = "file-"
+_LONGEST_NAME: Final = 256
+"""Characters that are looked at: the text may be a picture of 60 MB."""
 
 
 class FindFile(Protocol):
@@ -61,5 +63,5 @@ class ImageList:
 
 def named_image(text: str) -> ImageReference | FileReference:
     """What stands where an image's URL may: the id of an uploaded file is one, too."""
-    name = text[: 2 * len(_FILE_PREFIX)].lstrip()
-    return FileReference(text.strip()) if name.startswith(_FILE_PREFIX) else ImageReference(text)
+    name = text[:_LONGEST_NAME].strip()
+    return FileReference(name) if name.startswith(_FILE_PREFIX) else ImageReference(text)

@@ -112,6 +112,14 @@ def test_a_file_inside_a_message_is_refused_by_name(api: httpx.Client) -> None:
     assert error["param"] == "messages[0].content[0].file.file_data"
 
 
+def test_an_endless_id_is_one_that_nobody_has(api: httpx.Client) -> None:
+    refused(
+        api.post("/v1/chat", json={"prompt": "x", "images": ["file-" + "0" * 9_000_000]}),
+        404,
+        "file_not_found",
+    )
+
+
 def test_the_shorthand_takes_files(api: httpx.Client, engine: FakeEngine) -> None:
     name = upload(api, plain_pdf((7, 0, 0), (8, 0, 0)))["id"]
     api.post("/v1/chat", json={"prompt": "x", "images": [name, RED]}).raise_for_status()
