@@ -11,6 +11,7 @@ from service.chat.message_schemas import (
     Base64Source,
     Block,
     ChatMessage,
+    Detail,
     FileBlock,
     FileSource,
     ImageBlock,
@@ -53,7 +54,7 @@ def read_parts(blocks: Sequence[Block], param: str, turns: Turns) -> Iterator[Pa
             yield TextPart(block.text)
         else:
             reference, field = _reference(block)
-            yield from turns.images(reference, f"{place}.{field}")
+            yield from turns.images(reference, f"{place}.{field}", _detail(block) == "low")
         if isinstance(block, TextBlock | ImageBlock) and block.cache_control is not None:
             turns.pin(block.cache_control.seconds)
 
@@ -123,6 +124,14 @@ def _reference(block: PictureBlock) -> tuple[ImageReference | FileReference, str
     if isinstance(block, ImageFileBlock):
         return FileReference(block.image_file.file_id), "image_file.file_id"
     return _source(block.source)
+
+
+def _detail(block: PictureBlock) -> Detail | None:
+    if isinstance(block, ImageUrlBlock):
+        return None if isinstance(block.image_url, str) else block.image_url.detail
+    if isinstance(block, ImageFileBlock):
+        return block.image_file.detail
+    return block.detail if isinstance(block, InputImageBlock) else None
 
 
 def _source(source: Source) -> tuple[ImageReference | FileReference, str]:

@@ -29,12 +29,14 @@ class ImageList:
         self._most = most
         self._places: list[PlacedImage] = []
 
-    def place(self, reference: ImageReference | FileReference, param: str) -> list[ImagePart]:
-        """The parts that stand for `reference` in the conversation: several where it is a file of several pages. Raises
-        `RequestError`."""
+    def place(
+        self, reference: ImageReference | FileReference, param: str, low: bool = False
+    ) -> list[ImagePart]:
+        """The parts that stand for `reference` in the conversation: several where it is a file of several pages. `low`
+        takes small pictures of them. Raises `RequestError`."""
         first = len(self._places)
         pages = [reference] if isinstance(reference, ImageReference) else self._pages(reference, param)
-        self._places += (PlacedImage(page, param) for page in pages)
+        self._places += (PlacedImage(page, param, low) for page in pages)
         return [ImagePart(number) for number in range(first, len(self._places))]
 
     def checked(self) -> tuple[PlacedImage, ...]:

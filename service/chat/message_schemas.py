@@ -21,6 +21,7 @@ UNSUPPORTED_IN_MESSAGE: Final[dict[str, tuple[object, ...]]] = {
 MAX_TEXT: Final = 4 * 1024**2
 """Characters of all texts of a request together: no model reads as many, and to count their tokens takes seconds."""
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Detail = Literal["auto", "high", "low"]
 FileId = Annotated[str, Field(max_length=64)]
 Pages = Annotated[str, Field(min_length=1, max_length=256)]
 Items = Field(max_length=2048, fail_fast=True)
@@ -45,7 +46,7 @@ class TextBlock(WireModel):
 
 class ImageUrl(WireModel):
     url: str
-    detail: Literal["auto", "high"] | None = None
+    detail: Detail | None = None
 
 
 class ImageUrlBlock(WireModel):
@@ -63,7 +64,7 @@ class InputImageBlock(WireModel):
     image_url: str | None = None
     file_id: FileId | None = None
     pages: Pages | None = None
-    detail: Literal["auto", "high"] | None = None
+    detail: Detail | None = None
 
     @model_validator(mode="after")
     def _one_origin(self) -> InputImageBlock:
@@ -100,7 +101,7 @@ class FileBlock(WireModel):
 
 class ImageFile(WireModel):
     file_id: FileId
-    detail: Literal["auto", "high"] | None = None
+    detail: Detail | None = None
 
 
 class ImageFileBlock(WireModel):

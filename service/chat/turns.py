@@ -40,9 +40,11 @@ class Turns:
         self._open: dict[str, ToolCall] = {}
         self._results: dict[str, Message] = {}
 
-    def images(self, reference: ImageReference | FileReference, param: str) -> list[ImagePart]:
-        """Places an image, or the pages of an uploaded file; `param` is its field."""
-        parts = self._images.place(reference, param)
+    def images(
+        self, reference: ImageReference | FileReference, param: str, low: bool = False
+    ) -> list[ImagePart]:
+        """Places an image, or the pages of an uploaded file; `param` is its field. `low`: small pictures will do."""
+        parts = self._images.place(reference, param, low)
         self._pins += [0.0] * len(parts)
         return parts
 

@@ -19,6 +19,7 @@ from service.images.decoder_process import DecodedPage
 from service.images.fetch import Fetcher, Validators
 from service.images.known_images import KnownImage, SentKey, UploadIndex, UrlIndex, digest_of
 from service.images.local import SCHEME, LocalFolders
+from service.images.low_detail import at_low_detail
 from service.images.picture_memory import PictureMemory
 from service.images.reference import FilePage, ImageReference, PlacedImage
 from service.images.url import check_length
@@ -29,6 +30,10 @@ _AT_ONCE: Final = 4
 once."""
 _HASHED_AT_ONCE: Final = 256 * 1024
 """Of what is no longer, the digest takes less than handing it to a thread would."""
+
+
+_TaskKey = tuple[str | SentKey, bool]
+"""An image of a request, and whether it is taken small."""
 
 
 class ImageObserver(Protocol):
@@ -106,13 +111,14 @@ class ImageLoader:
         await asyncio.gather(*request.tasks.values())
         return tuple(request.tasks[key].result() for key in keys)
 
-    async def _begin(self, request: _Request, place: PlacedImage, number: int) -> str | SentKey:
+    async def _begin(self, request: _Request, place: PlacedImage, number: int) -> _TaskKey:
         """Begin to load it unless that has begun; what it is known by."""
         source = await self._source(request, place, number)
-        if source.key not in request.tasks:
+        key = (source.key, place.low)
+        if key not in request.tasks:
             work = self._load_one(request, source, place, number)
-            request.tasks[source.key] = asyncio.create_task(work)
-        return source.key
+            request.tasks[key] = asyncio.create_task(work)
+        return key
 
     async def _source(self, request: _Request, place: PlacedImage, number: int) -> _Source:
         try:
@@ -158,10 +164,15 @@ class ImageLoader:
                 else:
                     image = await self._fetch(request, source.key)
                 request.count(image)
+                if place.low:
+                    image = request.exchange(image, await self._shrunk(request, image))
                 return image
         except ImageError as error:
             self._observer.image_failed(error.code)
             raise error.at(number, place.param) from None
+
+    async def _shrunk(self, request: _Request, image: ImageInput) -> ImageInput:
+        return await self._decoder.run(request.account, lambda: at_low_detail(image))
 
     async def _fetch(self, request: _Request, url: str) -> ImageInput:
         known = self._urls.get(request.tenant, url)
@@ -233,7 +244,7 @@ class _Request:
         self.tenant = tenant
         self.account = owner(tenant)
         self.slots = asyncio.Semaphore(_AT_ONCE)
-        self.tasks: dict[str | SentKey, asyncio.Task[ImageInput]] = {}
+        self.tasks: dict[_TaskKey, asyncio.Task[ImageInput]] = {}
         self.pixels_left = pixels
         self._limit = pixels
         self._memory = memory
@@ -247,6 +258,15 @@ class _Request:
             raise too_many_in_all(self._limit)
         self._memory.take(self.account, image)
         self._held.append(image)
+
+    def exchange(self, image: ImageInput, smaller: ImageInput) -> ImageInput:
+        """`smaller`, which is counted in the place of `image`."""
+        self._memory.take(self.account, smaller)
+        # The same picture may be held for another place as well, and equal ones are not the same.
+        place = next(i for i, held in enumerate(self._held) if held is image)
+        self._held[place] = smaller
+        self._memory.give_back(self.account, image)
+        return smaller
 
     async def close(self) -> None:
         """End what still goes on, and forget everything: an error knows the frames that it went through, which must

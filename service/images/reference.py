@@ -33,7 +33,8 @@ class FilePage:
 
 @dataclass(frozen=True, slots=True)
 class PlacedImage:
-    """A reference and the request field it stands in."""
+    """A reference and the request field it stands in. `low`: a small picture of it will do."""
 
     reference: ImageReference | FilePage
     param: str
+    low: bool = False

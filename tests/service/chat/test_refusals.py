@@ -189,8 +189,8 @@ CASES: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "number as content": (user(5), "invalid_request", "messages[0].content"),
     "unknown part": (user([{"type": "video_url"}]), "invalid_request", "messages[0].content[0]"),
     "part without type": (user([{"text": "x"}]), "invalid_request", "messages[0].content[0]"),
-    "low detail": (
-        user([{"type": "image_url", "image_url": {"url": RED, "detail": "low"}}]),
+    "an unknown detail": (
+        user([{"type": "image_url", "image_url": {"url": RED, "detail": "tiny"}}]),
         "invalid_request",
         "messages[0].content[0].image_url.detail",
     ),
