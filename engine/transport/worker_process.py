@@ -99,8 +99,6 @@ class WorkerProcess:
         for thread in self._threads:
             thread.join()
         self._pipe.close()
-        if not self.started.done():
-            self.started.set_exception(EngineStopped("the worker ended while it was starting"))
 
     def _send(self) -> None:
         while self._write(self._outbox.get()):

@@ -65,3 +65,22 @@ def test_all_open_streams_fail_together() -> None:
             assert await events.get() == Failed(name, "engine_stopped", "it ended")
 
     asyncio.run(body())
+
+
+def test_streams_of_several_loops_each_have_their_events() -> None:
+    streams, opened, heard = Streams(), threading.Semaphore(0), dict[str, Event]()
+
+    async def body(name: str) -> None:
+        events = streams.open(name)
+        opened.release()
+        heard[name] = await asyncio.wait_for(events.get(), 20)
+
+    threads = [threading.Thread(target=lambda name=name: asyncio.run(body(name))) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        opened.acquire()
+    streams.hand_over([TextDelta("a", "x"), TextDelta("b", "y")])
+    for thread in threads:
+        thread.join()
+    assert heard == {"a": TextDelta("a", "x"), "b": TextDelta("b", "y")}

@@ -15,11 +15,18 @@ from typing import Any
 
 import pytest
 
-from engine.errors import EngineStopped
+from engine.errors import EngineStopped, UnsupportedModel
 from engine.messages import WORKER_DOWN, Accepted, Event, Failed, Finished, TextDelta
 from engine.transport.process import LEAVE_SECONDS, ProcessClient
 from engine.transport.worker_process import WorkerProcess
-from tests.engine.transport.stand import LAUNCH, READY, StandIn, over_the_pipe, request
+from tests.engine.transport.stand import (
+    LAUNCH,
+    READY,
+    StandIn,
+    ThreadedProcess,
+    over_the_pipe,
+    request,
+)
 
 BUSY = replace(READY, running=1, progress_seconds=100.0)
 
@@ -259,6 +266,18 @@ def test_a_start_that_fails_is_an_error_of_ours_and_leaves_nothing_open(
     with pytest.raises(EngineStopped, match="no process could be started"):
         client.start()
     assert os.listdir("/proc/self/fd") == before
+    client._close(0)
+
+
+def test_why_a_worker_cannot_start_is_told_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise UnsupportedModel("neither a folder nor a hub name")
+
+    monkeypatch.setattr("engine.transport.worker_process.subprocess.Popen", ThreadedProcess)
+    monkeypatch.setattr("engine.transport.child.start_worker", refused)
+    client = ProcessClient(["worker"], LAUNCH, stall_after=5, load_timeout=30, picture_bytes=0)
+    with pytest.raises(EngineStopped, match="^neither a folder nor a hub name$"):
+        client.start()
     client._close(0)
 
 
