@@ -276,7 +276,7 @@ def test_why_a_worker_cannot_start_is_told_in_its_own_words(monkeypatch: pytest.
     monkeypatch.setattr("engine.transport.worker_process.subprocess.Popen", ThreadedProcess)
     monkeypatch.setattr("engine.transport.child.start_worker", refused)
     client = ProcessClient(["worker"], LAUNCH, stall_after=5, load_timeout=30, picture_bytes=0)
-    with pytest.raises(EngineStopped, match="^neither a folder nor a hub name$"):
+    with pytest.raises(EngineStopped, match=r"^neither a folder nor a hub name$"):
         client.start()
     client._close(0)
 
