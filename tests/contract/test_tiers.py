@@ -216,6 +216,9 @@ class TestTier:
         with pytest.raises(Rejected) as caught:
             read(FaultyTier(tier, fault), record.digest)
         assert caught.value.reason == reason
+        stats = tier.stats()
+        seen = fault != "drop"  # a piece that is missing shows to the reader only
+        assert (stats.rejected, stats.hits) == (({reason: 1}, 0) if seen else ({}, 1))
 
     def test_closed_tier_raises_its_own_errors_only(self, tier: Tier) -> None:
         record = record_of(1)

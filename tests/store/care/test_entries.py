@@ -47,6 +47,29 @@ class TestEntries:
         assert sorted(found(tier="lmdb")) == ["acme", "rival"]
         assert found(tier="redis") == []
 
+    def test_limits_of_age_and_size_are_inclusive(self, stand: Stand) -> None:
+        stand.outcome(1)
+        stand.entries.flush(10)
+        (info,) = stand.admin.entries(EntryFilter()).entries
+        stand.clock.now += 50
+
+        def found(**select: Any) -> bool:
+            return bool(stand.admin.entries(EntryFilter(**select)).entries)
+
+        assert found(older_than=50) and not found(older_than=50.5)
+        assert found(min_bytes=info.bytes) and not found(min_bytes=info.bytes + 1)
+        stand.outcome(1)
+        assert not found(older_than=1), "counted from the last use, in whatever tier"
+
+    def test_uses_are_those_of_the_tier_that_knows_most(self, stand: Stand) -> None:
+        stand.outcome(1)
+        stand.entries.flush(10)
+        stand.clock.now += 5
+        stand.memory.touch(key_of(1).digest, stand.clock.now)
+        stand.memory.touch(key_of(1).digest, stand.clock.now)
+        info = stand.admin.entry(key_of(1).hex)
+        assert info is not None and (info.hits, info.last_used) == (2, stand.clock.now)
+
     def test_an_entry_tells_its_story(self, stand: Stand) -> None:
         stand.outcome(1)
         stand.clock.now += 5

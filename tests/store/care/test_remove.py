@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 from store.records.keys import part_of
 from store.types import EntryFilter
@@ -37,6 +38,41 @@ class TestRemove:
             key_of(0).hex,
         }
         assert stand.disk.stats().evictions == {"admin": 2}
+
+    def test_what_is_deleted_by_name_is_no_eviction(self, stand: Stand) -> None:
+        stand.outcome(1)
+        stand.entries.flush(10)
+        assert stand.admin.delete(key_of(1).hex)
+        assert [tier.evictions for tier in stand.admin.stats().tiers] == [{}, {}]
+        assert stand.admin.stats().decoded.evictions == {}
+
+    def test_nothing_is_evicted_for_no_bytes(self, stand: Stand) -> None:
+        stand.outcome(1)
+        assert stand.admin.evict(EntryFilter(), max_bytes=0).keys == ()
+        assert listed(stand) == {key_of(1).hex}
+
+    def test_evict_passes_over_what_is_in_use_and_takes_what_is_pinned_if_it_is_told_to(
+        self, stand: Stand
+    ) -> None:
+        for number in range(3):
+            stand.outcome(number)
+        stand.admin.pin(key_of(1).hex, 60.0)
+        with stand.fetch(0):
+            left = stand.admin.evict(EntryFilter())
+            assert (left.keys, left.skipped_leased, left.skipped_pinned) == ((key_of(2).hex,), 1, 1)
+            assert stand.admin.evict(EntryFilter(), include_pinned=True).keys == (key_of(1).hex,)
+        assert listed(stand) == {key_of(0).hex}
+
+    def test_what_waits_to_be_written_is_listed_and_no_tier_s(self, tmp_path: Path) -> None:
+        stand = Stand(tmp_path / "store", decoded=0)
+        stand.memory.write_gate.clear()
+        stand.outcome(1)
+        stand.outcome(2)
+        (*_, info) = stand.admin.entries(EntryFilter(tier="queued")).entries
+        assert info.tiers == ("queued",) and len(listed(stand)) == 2
+        assert stand.admin.evict(EntryFilter(tier="memory")).keys == ()
+        assert len(listed(stand)) == 2
+        stand.close()
 
     def test_evict_from_one_tier(self, stand: Stand) -> None:
         stand.outcome(1)
@@ -84,6 +120,23 @@ class TestRemove:
 
 
 class TestClear:
+    def test_what_is_being_compiled_is_used_and_not_kept(self, stand: Stand) -> None:
+        gate, entered = threading.Event(), threading.Event()
+
+        def slow() -> Blob:
+            entered.set()
+            gate.wait()
+            return entry_of(1)
+
+        leader = threading.Thread(target=lambda: stand.fetch(1, compile=slow).release())
+        leader.start()
+        entered.wait()
+        assert stand.admin.clear().keys == ()
+        gate.set()
+        leader.join()
+        stand.entries.flush(10)
+        assert listed(stand) == set()
+
     def test_a_tenant_is_cleared_with_all_parts_and_a_part_alone(self, stand: Stand) -> None:
         tenants = ("acme", part_of("acme", "a"), part_of("acme", "b"), "acmes")
         for number, tenant in enumerate(tenants):

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from store.errors import TierFull
 from store.records.keys import part_of
+from store.residency.eviction import lru, never_held
 from store.residency.wishes_file import Saved, WishesFile
+from store.tiers.memory import MemoryTier
+from store.tiers.quota import make_room
 from store.types import EntryFilter
 from tests.service.serving import eventually
-from tests.store.samples import key_of
+from tests.store.samples import key_of, record_of
 from tests.store.stand import Stand
 
 
@@ -165,6 +169,19 @@ class TestQuotas:
         stand.entries.flush(10)
         assert stand.disk.contains(key_of(2).digest)
         assert stand.admin.quotas() == ()
+
+    def test_a_record_as_large_as_the_quota_fits(self) -> None:
+        tier, record = MemoryTier(1 << 20), record_of(2)
+        tier.put(record_of(1), 1000.0, never_held)
+        make_room(tier, record, record.nbytes, 1000.0, lru, never_held)
+        assert tier.rows() == [] and tier.stats().evictions == {"quota": 1}
+        with pytest.raises(TierFull, match="quota"):
+            make_room(tier, record, record.nbytes - 1, 1000.0, lru, never_held)
+
+    def test_quotas_are_listed_by_name(self, stand: Stand) -> None:
+        for tenant in ("b", "a", "c"):
+            stand.admin.set_quota(tenant, 7)
+        assert [quota.tenant for quota in stand.admin.quotas()] == ["a", "b", "c"]
 
     def test_replacing_an_entry_takes_no_more_room(self, stand: Stand) -> None:
         stand.outcome(1)
