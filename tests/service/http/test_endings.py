@@ -88,11 +88,11 @@ def test_what_is_no_leaving_ends_nothing() -> None:
 class Stream:
     """An `EventStream` of one event that then waits, what it sent, and whether all was closed in order."""
 
-    def __init__(self, *, ends: bool) -> None:
+    def __init__(self, *, ends: bool, stuck: bool = False) -> None:
         self.sent: list[Message] = []
         self.closed: list[str] = []
         self.orders = LastOrders()
-        self._ends = ends
+        self._ends, self._stuck = ends, stuck
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
         try:
@@ -103,7 +103,10 @@ class Stream:
             self.closed.append("events")
 
     async def _send(self, message: Message) -> None:
+        """Where it is `stuck`, nobody reads what comes behind the first event."""
         self.sent.append(message)
+        if self._stuck and self.body:
+            await asyncio.Event().wait()
 
     async def serve(self, leaves: bool = False) -> None:
         """To a client that leaves after the first event, or stays."""
@@ -134,8 +137,9 @@ def test_a_stream_that_ends_says_so_and_has_closed_everything() -> None:
     assert stream.closed == ["events", "resources"]
 
 
-def test_a_stream_that_nobody_reads_any_more_is_closed_without_another_word() -> None:
-    stream = Stream(ends=False)
+@pytest.mark.parametrize("stuck", [False, True])
+def test_a_stream_that_nobody_reads_any_more_is_closed_without_another_word(stuck: bool) -> None:
+    stream = Stream(ends=False, stuck=stuck)
     asyncio.run(stream.serve(leaves=True))
     assert all(message.get("more_body", True) for message in stream.sent)
     assert stream.closed == ["events", "resources"]
