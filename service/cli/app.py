@@ -19,7 +19,7 @@ from service.version import VERSION
 
 app = typer.Typer(
     help=(__doc__ or "").strip(),
-    epilog="CONDUIT_URL says where the service is, CONDUIT_API_KEY is the key; --url and --key go before them.",
+    epilog="Every command takes --url and --key; without them CONDUIT_URL and CONDUIT_API_KEY count.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -29,11 +29,17 @@ export function askForKey(kind = "tenant") {
   $("key").value = keyOf(kind);
   dialog.returnValue = "";
   dialog.showModal();
-  return new Promise((resolve) => dialog.addEventListener("close", () => {
-    const given = dialog.returnValue === "ok";
-    if (given) sessionStorage.setItem(KEPT[kind], $("key").value.trim());
-    resolve(given);
-  }, { once: true }));
+  return new Promise((resolve) =>
+    dialog.addEventListener(
+      "close",
+      () => {
+        const given = dialog.returnValue === "ok";
+        if (given) sessionStorage.setItem(KEPT[kind], $("key").value.trim());
+        resolve(given);
+      },
+      { once: true },
+    ),
+  );
 }
 
 async function send(method, path, body, signal) {
@@ -53,7 +59,10 @@ async function refusal(response) {
   try {
     return new Refused((await response.json()).error, response.status);
   } catch {
-    return new Refused({ message: `The service answered with status ${response.status}.`, code: "unknown" }, response.status);
+    return new Refused(
+      { message: `The service answered with status ${response.status}.`, code: "unknown" },
+      response.status,
+    );
   }
 }
 

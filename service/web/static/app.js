@@ -15,21 +15,26 @@ async function listHistories() {
   const kept = await history.all();
   const current = conversation.kept;
   const others = kept.filter((one) => one.id !== current.id);
-  $("histories").replaceChildren(...[current, ...others].map((one) => make("option", { value: one.id, textContent: titleOf(one) })));
+  $("histories").replaceChildren(
+    ...[current, ...others].map((one) => make("option", { value: one.id, textContent: titleOf(one) })),
+  );
   $("histories").value = current.id;
 }
 
-const conversation = new Conversation((running) => {
-  $("stop").disabled = !running;
-  $("send").disabled = running;
-  if (!running) listHistories();
-}, (i, turn) => {
-  editing = i;
-  $("editing").hidden = false;
-  $("question").value = turn.text;
-  attachments.set(turn.images);
-  $("question").focus();
-});
+const conversation = new Conversation(
+  (running) => {
+    $("stop").disabled = !running;
+    $("send").disabled = running;
+    if (!running) listHistories();
+  },
+  (i, turn) => {
+    editing = i;
+    $("editing").hidden = false;
+    $("question").value = turn.text;
+    attachments.set(turn.images);
+    $("question").focus();
+  },
+);
 
 function endEditing() {
   editing = null;
@@ -44,7 +49,10 @@ $("composer").onsubmit = (event) => {
   if (conversation.running || !attachments.addUrl()) return;
   const text = $("question").value.trim();
   showError($("question-error"), text ? "" : "What is the question?", $("question"));
-  if (!text) { $("question").focus(); return; }
+  if (!text) {
+    $("question").focus();
+    return;
+  }
   const asked = settings();
   if (!asked) return;
   if (editing !== null) conversation.cut(editing);
@@ -58,9 +66,16 @@ $("question").onkeydown = (event) => {
   $("composer").requestSubmit();
 };
 $("stop").onclick = () => conversation.stop();
-document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !$("key-dialog").open) conversation.stop(); });
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !$("key-dialog").open) conversation.stop();
+});
 
-$("new").onclick = () => { endEditing(); conversation.show(fresh()); listHistories(); $("question").focus(); };
+$("new").onclick = () => {
+  endEditing();
+  conversation.show(fresh());
+  listHistories();
+  $("question").focus();
+};
 $("clear").onclick = async () => {
   await history.clear();
   endEditing();
@@ -82,7 +97,10 @@ function route() {
   const operator = location.hash === "#operator";
   $("ask-view").hidden = operator;
   $("operator-view").hidden = !operator;
-  for (const [id, current] of [["to-ask", !operator], ["to-operator", operator]]) {
+  for (const [id, current] of [
+    ["to-ask", !operator],
+    ["to-operator", operator],
+  ]) {
     if (current) $(id).setAttribute("aria-current", "page");
     else $(id).removeAttribute("aria-current");
   }
@@ -94,7 +112,8 @@ window.addEventListener("hashchange", route);
 async function loadModel() {
   try {
     const [model] = (await getJson("/v1/models")).data;
-    $("model").textContent = `${model.id} · context ${model.max_model_len} · ${model.default_policy}, r = ${model.default_refresh_ratio}`;
+    $("model").textContent =
+      `${model.id} · context ${model.max_model_len} · ${model.default_policy}, r = ${model.default_refresh_ratio}`;
     $("limits").hidden = !model.description;
     $("limits").textContent = model.description ?? "";
     offerPolicies(model);

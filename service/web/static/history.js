@@ -1,6 +1,7 @@
-// Conversations in this browser (IndexedDB). Where a browser keeps nothing (private windows), they last as long as the tab.
+// Conversations in this browser (IndexedDB). Where a browser keeps nothing, they last as long as the tab.
 
-const NAME = "conduit", STORE = "conversations";
+const NAME = "conduit",
+  STORE = "conversations";
 let opening = null;
 const inMemory = new Map();
 

@@ -7,11 +7,22 @@ export class Attachments {
   constructor() {
     this.images = [];
     $("choose").onclick = () => $("files").click();
-    $("files").onchange = () => { this.addFiles($("files").files); $("files").value = ""; };
+    $("files").onchange = () => {
+      this.addFiles($("files").files);
+      $("files").value = "";
+    };
     $("add-url").onclick = () => this.addUrl();
-    $("url").onkeydown = (event) => { if (event.key === "Enter") { event.preventDefault(); this.addUrl(); } };
+    $("url").onkeydown = (event) => {
+      if (event.key === "Enter") {
+        event.preventDefault();
+        this.addUrl();
+      }
+    };
     document.addEventListener("paste", (event) => {
-      if (event.clipboardData?.files.length) { event.preventDefault(); this.addFiles(event.clipboardData.files); }
+      if (event.clipboardData?.files.length) {
+        event.preventDefault();
+        this.addFiles(event.clipboardData.files);
+      }
     });
     this.acceptDrops();
   }
@@ -19,18 +30,29 @@ export class Attachments {
   // Anywhere on the page: a picture that is let go beside a box must not replace the page.
   acceptDrops() {
     const over = (is) => document.body.classList.toggle("over", is);
-    document.addEventListener("dragover", (event) => { event.preventDefault(); over(true); });
-    document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) over(false); });
+    document.addEventListener("dragover", (event) => {
+      event.preventDefault();
+      over(true);
+    });
+    document.addEventListener("dragleave", (event) => {
+      if (!event.relatedTarget) over(false);
+    });
     document.addEventListener("drop", (event) => {
       event.preventDefault();
       over(false);
-      const link = event.dataTransfer.getData("text/uri-list").split("\n").find((line) => line && !line.startsWith("#"));
+      const link = event.dataTransfer
+        .getData("text/uri-list")
+        .split("\n")
+        .find((line) => line && !line.startsWith("#"));
       if (event.dataTransfer.files.length) this.addFiles(event.dataTransfer.files);
       else if (link) this.add({ url: link.trim(), name: link.trim() });
     });
   }
 
-  set(images) { this.images = [...images]; this.show(); }
+  set(images) {
+    this.images = [...images];
+    this.show();
+  }
 
   add(image) {
     this.images.push(image);
@@ -75,12 +97,35 @@ export class Attachments {
     }
   }
 
-  move(from, to) { this.images.splice(to, 0, this.images.splice(from, 1)[0]); this.show(); }
+  move(from, to) {
+    this.images.splice(to, 0, this.images.splice(from, 1)[0]);
+    this.show();
+  }
 
   show() {
-    $("attachments").replaceChildren(...this.images.map((image, i) => make("li", {}, thumbnail(image, i), make("span", { className: "tools" },
-      button("←", () => this.move(i, i - 1), { ariaLabel: `Move image ${i + 1} forward`, disabled: i === 0 }),
-      button("✕", () => { this.images.splice(i, 1); this.show(); $("choose").focus(); }, { ariaLabel: `Remove image ${i + 1}` })))));
+    $("attachments").replaceChildren(
+      ...this.images.map((image, i) =>
+        make(
+          "li",
+          {},
+          thumbnail(image, i),
+          make(
+            "span",
+            { className: "tools" },
+            button("←", () => this.move(i, i - 1), { ariaLabel: `Move image ${i + 1} forward`, disabled: i === 0 }),
+            button(
+              "✕",
+              () => {
+                this.images.splice(i, 1);
+                this.show();
+                $("choose").focus();
+              },
+              { ariaLabel: `Remove image ${i + 1}` },
+            ),
+          ),
+        ),
+      ),
+    );
   }
 }
 
@@ -89,19 +134,27 @@ export function thumbnail(image, i) {
   const shown = image.file
     ? make("span", { className: "document", textContent: "PDF", title: image.name })
     : make("img", { src: image.url, alt: label, referrerPolicy: "no-referrer" });
-  return make("span", { className: "thumb" }, make("span", { className: "number", textContent: i + 1, ariaHidden: "true" }), shown);
+  return make(
+    "span",
+    { className: "thumb" },
+    make("span", { className: "number", textContent: i + 1, ariaHidden: "true" }),
+    shown,
+  );
 }
 
 // Each image that a request for `turns` holds, in order: a PDF is its pages.
 export const imagesOf = (turns) =>
-  turns.flatMap((turn) => turn.images ?? []).flatMap((image) => (image.file ? Array(image.pages).fill(image) : [image]));
+  turns
+    .flatMap((turn) => turn.images ?? [])
+    .flatMap((image) => (image.file ? Array(image.pages).fill(image) : [image]));
 
 export const contentPart = (image) =>
   image.file ? { type: "file", file: { file_id: image.file } } : { type: "image_url", image_url: { url: image.url } };
 
-const dataUrl = (file) => new Promise((resolve, reject) => {
-  const reader = new FileReader();
-  reader.onload = () => resolve(reader.result);
-  reader.onerror = () => reject(reader.error);
-  reader.readAsDataURL(file);
-});
+const dataUrl = (file) =>
+  new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });

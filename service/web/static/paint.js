@@ -3,7 +3,11 @@
 import { make } from "./dom.js";
 
 const STATES = ["reused", "compiled", "refreshed", "exact", "chained"];
-export const LAYERS = { states: "where each token is from", scores: "what chose it, in units of the image's mean", drift: "how far its keys had moved" };
+export const LAYERS = {
+  states: "where each token is from",
+  scores: "what chose it, in units of the image's mean",
+  drift: "how far its keys had moved",
+};
 
 const LONGEST = 480;
 
@@ -42,7 +46,8 @@ export function paint(canvas, picture, told, layer, opacity) {
   context.strokeStyle = colours.line;
   told.states.forEach((state, i) => {
     const [x, y] = [(i % columns) * width, Math.floor(i / columns) * height];
-    const strength = layer === "states" ? (told.shares && state === 2 ? told.shares[i] : 1) : Math.max(0, values?.[i] ?? 0) / most;
+    const strength =
+      layer === "states" ? (told.shares && state === 2 ? told.shares[i] : 1) : Math.max(0, values?.[i] ?? 0) / most;
     context.globalAlpha = opacity * strength;
     context.fillStyle = colours[layer === "states" ? STATES[state] : "refreshed"];
     context.fillRect(x, y, width, height);

@@ -8,8 +8,10 @@ export function offerPolicies(model) {
   policies.names = model.policies;
   policies.shipped = Boolean(model.description);
   const chosen = $("policy").value;
-  $("policy").replaceChildren(make("option", { value: "", textContent: `default (${model.default_policy})` }),
-    ...model.policies.map((name) => make("option", { value: name, textContent: name })));
+  $("policy").replaceChildren(
+    make("option", { value: "", textContent: `default (${model.default_policy})` }),
+    ...model.policies.map((name) => make("option", { value: name, textContent: name })),
+  );
   $("policy").value = chosen;
   $("ratio").placeholder = `default (${model.default_refresh_ratio})`;
 }
@@ -19,7 +21,8 @@ const number = (text) => (text === "" ? undefined : Number(text.replace(",", "."
 
 // The fields of a request, or null where one is wrong.
 export function settings() {
-  const ratio = number($("ratio").value.trim()), tokens = number($("tokens").value.trim());
+  const ratio = number($("ratio").value.trim()),
+    tokens = number($("tokens").value.trim());
   const ratioOk = ratio === undefined || (ratio >= 0 && ratio <= 1);
   const tokensOk = tokens === undefined || (Number.isInteger(tokens) && tokens > 0);
   showError($("ratio-error"), ratioOk ? "" : "A number from 0 to 1, such as 0.33.", $("ratio"));

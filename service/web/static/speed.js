@@ -15,10 +15,15 @@ async function firstToken(body, cache) {
 
 export async function measured(element, body) {
   element.querySelector(".speed")?.remove();
-  const section = make("section", { className: "speed", ariaLabel: "Speed" }, make("p", { className: "dim", textContent: "Measuring …" }));
+  const section = make(
+    "section",
+    { className: "speed", ariaLabel: "Speed" },
+    make("p", { className: "dim", textContent: "Measuring …" }),
+  );
   element.append(section);
   try {
-    const reuse = { ...body.cache, mode: "auto" }, full = { mode: "bypass", policy: "full" };
+    const reuse = { ...body.cache, mode: "auto" },
+      full = { mode: "bypass", policy: "full" };
     await firstToken(body, reuse); // what is not stored yet is stored now
     const seen = { reuse: [], full: [] };
     for (let run = 0; run < RUNS; run += 1) {
@@ -26,10 +31,26 @@ export async function measured(element, body) {
       seen.reuse.push(await firstToken(body, reuse));
     }
     const [a, b] = [median(seen.full), median(seen.reuse)];
-    section.replaceChildren(facts([["full prefill", ms(a)], ["with the store", ms(b)], ["ratio", (b / a).toFixed(2)]]),
-      make("p", { className: "dim", textContent: `Time to the first token as the service measures it, median of ${RUNS} each, without chains.` }));
+    section.replaceChildren(
+      facts([
+        ["full prefill", ms(a)],
+        ["with the store", ms(b)],
+        ["ratio", (b / a).toFixed(2)],
+      ]),
+      make("p", {
+        className: "dim",
+        textContent: `Time to the first token as the service measures it, median of ${RUNS} each, without chains.`,
+      }),
+    );
     if (policies.shipped) {
-      section.append(make("p", { className: "note", textContent: "The model that ships is too small to gain: its full prefill takes no longer than the work around it. Figures of larger models are in the README." }));
+      section.append(
+        make("p", {
+          className: "note",
+          textContent:
+            "The model that ships is too small to gain much: most of this time is the work around its prefill. " +
+            "Figures of larger models are in the README.",
+        }),
+      );
     }
     section.scrollIntoView({ block: "nearest" });
     announce(`Full prefill ${ms(a)}, with the store ${ms(b)}`);

@@ -238,11 +238,15 @@ def test_a_pdf_that_cannot_be_read_is_said_beside_the_pictures(api: httpx.Client
     expect(reader.at("#attachments li")).to_have_count(0)
 
 
+# As a browser does that has no room left.
+FULL = """() => {
+  IDBObjectStore.prototype.put = () => { throw new DOMException("full", "QuotaExceededError"); };
+}"""
+
+
 def test_what_this_browser_cannot_keep_is_said(api: httpx.Client, visit: Open) -> None:
     reader = visit(api)
-    reader.page.evaluate(
-        "IDBObjectStore.prototype.put = () => { throw new DOMException('full', 'QuotaExceededError'); }"
-    )
+    reader.page.evaluate(FULL)
     reader.asked("Is it kept?", 1)
     expect(reader.at("#history-error")).to_contain_text("not kept")
     expect(reader.at(".turn.assistant .text")).to_have_text("The total is 42.")

@@ -64,6 +64,17 @@ def test_an_eviction_is_tried_dry_first(reader: Reader, engine: FakeEngine) -> N
     assert engine.cache.held == {}
 
 
+def test_a_condition_that_is_no_number_evicts_nothing(reader: Reader, engine: FakeEngine) -> None:
+    """Sent as it is, it would be null in JSON: no condition at all."""
+    evict = part(reader, "Evict")
+    evict.get_by_label("Tenant").fill("default")
+    evict.get_by_label("Unused for").fill("an hour")
+    evict.get_by_role("button", name="Dry run").click()
+    expect(evict.get_by_role("alert")).to_have_text("an hour is no number.")
+    expect(evict.get_by_role("button", name="Evict", exact=True)).to_be_disabled()
+    assert len(engine.cache.held) == 3
+
+
 def test_warm_verify_and_quotas(reader: Reader, engine: FakeEngine) -> None:
     warm = part(reader, "Warm")
     warm.get_by_label("Addresses of pictures").fill(f"{data_url(plain())}\ndata:,x")
@@ -85,7 +96,7 @@ def test_warm_verify_and_quotas(reader: Reader, engine: FakeEngine) -> None:
     expect(quotas).to_contain_text("No tenant has a quota.")
     quotas.get_by_label("Bytes in each tier").fill("lots")
     quotas.get_by_role("button", name="Set").click()
-    expect(quotas.get_by_role("alert")).to_be_visible()
+    expect(quotas.get_by_role("alert")).to_have_text("lots is no number.")
 
 
 def test_an_entry_that_this_browser_asked_about_has_its_picture(
