@@ -131,7 +131,7 @@ def _detail(block: PictureBlock) -> Detail | None:
         return None if isinstance(block.image_url, str) else block.image_url.detail
     if isinstance(block, ImageFileBlock):
         return block.image_file.detail
-    return block.detail if isinstance(block, InputImageBlock) else None
+    return block.detail if isinstance(block, InputImageBlock | InputFileBlock) else None
 
 
 def _source(source: Source) -> tuple[ImageReference | FileReference, str]:

@@ -82,6 +82,7 @@ class InputFileBlock(WireModel):
     file_id: FileId
     filename: Label | None = None
     pages: Pages | None = None
+    detail: Detail | None = None
 
 
 class FileOf(WireModel):

@@ -112,6 +112,14 @@ def test_a_file_inside_a_message_is_refused_by_name(api: httpx.Client) -> None:
     assert error["param"] == "messages[0].content[0].file.file_data"
 
 
+@pytest.mark.parametrize("dialect", ["OpenAI's assistants", "Responses, an image", "Responses, a file"])
+def test_pages_of_low_detail_are_small(api: httpx.Client, engine: FakeEngine, dialect: str) -> None:
+    part = REFERENCES[dialect](upload(api, plain_pdf((7, 0, 0), size=(600, 300)))["id"])
+    part.get("image_file", part)["detail"] = "low"
+    ask(api, [{"role": "user", "content": [part]}]).raise_for_status()
+    assert [(image.width, image.height) for image in engine.requests[-1].images] == [(512, 256)]
+
+
 def test_an_endless_id_is_one_that_nobody_has(api: httpx.Client) -> None:
     refused(
         api.post("/v1/chat", json={"prompt": "x", "images": ["file-" + "0" * 9_000_000]}),
