@@ -147,6 +147,8 @@ class Spill:
         """Raises `Gone`, and ValueError for what makes no sense."""
         if found.start != segment.start:
             raise ValueError(f"it begins at slot {found.start} instead of {segment.start}")
+        if segment.image and found.tokens != segment.tokens:
+            raise ValueError(f"an image of {found.tokens} tokens instead of {segment.tokens}")
         device, rows = self.runtime.family.device, len(found.offsets)
         keys, values = (tensor.to(device, copy=True) for tensor in (found.keys, found.values))
         offsets: torch.Tensor | None = found.offsets.to(device)

@@ -157,6 +157,13 @@ WRONG: dict[str, dict[str, Callable[[SegmentKV], object]]] = {
         "values": lambda segment: segment.values[:, :, :3].contiguous(),
         "offsets": lambda segment: segment.offsets[:3],
     },
+    "another size of picture": {"tokens": lambda segment: segment.tokens + 1},
+    "rows of a larger picture": {
+        "tokens": lambda segment: segment.tokens + 5,
+        "keys": lambda segment: segment.keys[:, :, :2].contiguous(),
+        "values": lambda segment: segment.values[:, :, :2].contiguous(),
+        "offsets": lambda segment: torch.tensor([1, segment.tokens + 3]),
+    },
     "rows out of order": {"offsets": lambda segment: segment.offsets.flip(0)},
     "rows beyond the end": {"offsets": lambda segment: segment.offsets + 1},
     "words of an image": {"ids": lambda segment: torch.arange(segment.tokens)},
