@@ -118,7 +118,8 @@ def test_promise_4_a_damaged_record_of_a_chain_is_a_miss_is_removed_and_counted(
         assert text == expected
         assert not exists(client, digests[place])
         (disk,) = client.worker.runtime.store.admin.stats().tiers
-        assert sum(disk.rejected.values()) == 1
+        # A damaged head may be met by the reader and by who reads the index before it is gone.
+        assert sum(disk.rejected.values()) in (1, 2)
         found = len([digest for digest in digests if exists(client, digest)])
         assert found == len(digests) - 1
         first = place == 0
