@@ -5,9 +5,10 @@
 
 Each user opens a document, popular ones more often (Zipf), and asks about it for one to six turns, each time with the
 answers so far in the prompt. A third of the users have a system prompt of their own. Their turns come in one drawn
-order, one request at a time, so that times to first tokens hold no waiting. The very same requests run with chains and
-entries and half a second between two of them, in which chains become exact; the same with no time between; with entries
-only; as full prefill with chains (what a prefix cache does); and as full prefill alone. Writes
+order, one request at a time, so that times to first tokens hold no waiting. The very same requests run in five ways,
+each request in all of them in turn: with chains and entries and a little time behind each request, in which chains
+become exact; the same with no such time; with entries only; as full prefill with chains (what a prefix cache does); and
+as full prefill alone. Writes
 `benchmarks/results/sessions.json` and `docs/sessions.svg`; exits non-zero, and writes nothing, where it could not
 measure.
 """
@@ -29,7 +30,7 @@ from benchmarks.result import ROOT, NotMeasured, write_result
 from benchmarks.sessions_figures import Seen, draw, figures_of, summed
 from benchmarks.ttft import SHAPES
 from benchmarks.ttft_engine import GENEROUS, noise
-from demo.random_model import TOKEN_EDGE, write_random_model
+from demo.random_model import TOKEN_EDGE, RandomShape, write_random_model
 from demo.service_process import usable_cores
 from engine.chains.tree import Chains
 from engine.messages import (
@@ -52,6 +53,8 @@ from engine.settings import ModelSettings
 from store.open import open_store
 from store.settings import StoreSettings
 
+# So small that all ways to serve it fit into a few minutes.
+SMALLER = {**SHAPES, "small": RandomShape(hidden=256, intermediate=704, layers=8)}
 DOCUMENTS, PAGES, MOST_TURNS = 24, 4, 6
 # Document number n is opened in proportion to 1 / n ** ZIPF.
 ZIPF = 1.1
@@ -68,13 +71,13 @@ QUESTIONS = (
     "Where does it say so? Give me the page and the place on it.",
     "Thank you. Is anything else on the first page that I should know?",
 )
-# What requests say of the cache, and seconds in which nobody asks behind each.
+# What requests say of the cache, and pieces of idle work behind each.
 ARMS = {
-    "chains": (CacheOptions(), 0.5),
-    "chains_busy": (CacheOptions(), 0.0),
-    "entries": (CacheOptions(chain="off"), 0.0),
-    "full_chains": (CacheOptions(policy="full"), 0.0),
-    "full": (CacheOptions(policy="full", chain="off"), 0.0),
+    "chains": (CacheOptions(), 8),
+    "chains_busy": (CacheOptions(), 0),
+    "entries": (CacheOptions(chain="off"), 0),
+    "full_chains": (CacheOptions(policy="full"), 0),
+    "full": (CacheOptions(policy="full", chain="off"), 0),
 }
 
 
@@ -106,29 +109,31 @@ def draw_users(count: int) -> tuple[list[User], list[int]]:
 
 
 class Traffic:
-    """One way to serve: a store and chains of its own."""
+    """One way to serve all users: a store and chains of its own. `idle`: pieces of refinement behind each request."""
 
-    def __init__(self, runtime: Runtime, folder: Path, cache: CacheOptions, idle: float) -> None:
+    def __init__(
+        self, runtime: Runtime, folder: Path, cache: CacheOptions, idle: int, users: Sequence[User]
+    ) -> None:
         store = open_store(StoreSettings(folder, GENEROUS, 2 * GENEROUS, GENEROUS))
         self._runtime = replace(runtime, store=store, chains=Chains(GENEROUS))
-        self._cache, self._idle = cache, idle
+        self._cache, self._idle, self._users = cache, idle, users
         self._refinement = Refinement(self._runtime, REFINE_SECONDS)
+        self.seen: list[Seen] = []
 
-    def run(self, users: int, documents: Sequence[tuple[ImageInput, ...]]) -> list[Seen]:
-        seen = []
-        everybody, order = draw_users(users)
-        for number in order:
-            user = everybody[number]
-            seen.append(self._turn(user, documents[user.document]))
-            self._rest()
+    def ask(self, number: int, documents: Sequence[tuple[ImageInput, ...]]) -> None:
+        """The next turn of a user."""
+        user = self._users[number]
+        self.seen.append(self._turn(user, documents[user.document]))
+        self._rest()
+
+    def close(self) -> None:
         self._runtime.store.entries.close()
-        return seen
 
     def _rest(self) -> None:
         """What a worker does while nobody asks."""
-        until = time.monotonic() + self._idle
-        while not self._refinement.idle and time.monotonic() < until:
-            self._refinement.step()
+        for _ in range(self._idle):
+            if not self._refinement.idle:
+                self._refinement.step()
         self._refinement.pause()
 
     def _turn(self, user: User, pages: tuple[ImageInput, ...]) -> Seen:
@@ -182,6 +187,26 @@ def origins(finished: Finished) -> dict[str, int]:
     return found | {"computed": finished.usage.prompt_tokens - sum(found.values())}
 
 
+def run(
+    runtime: Runtime, folder: Path, users: int, documents: Sequence[tuple[ImageInput, ...]]
+) -> dict[str, list[Seen]]:
+    """Every request in all ways in turn."""
+    _, order = draw_users(users)
+    ways = {
+        name: Traffic(runtime, folder / name, cache, idle, draw_users(users)[0])
+        for name, (cache, idle) in ARMS.items()
+    }
+    for place, number in enumerate(order):
+        for way in ways.values():
+            way.ask(number, documents)
+        if place % 20 == 0:
+            print(f"{place} of {len(order)} requests", flush=True)
+    for name, way in ways.items():
+        way.close()
+        print(f"{name:<12} {summed(way.seen)}", flush=True)
+    return {name: way.seen for name, way in ways.items()}
+
+
 def main() -> int:
     arguments = read_arguments()
     threads = arguments.threads or usable_cores()
@@ -192,19 +217,14 @@ def main() -> int:
         for number in range(DOCUMENTS)
     ]
     with tempfile.TemporaryDirectory(prefix="conduit-sessions-") as folder, torch.inference_mode():
-        model = write_random_model(Path(folder) / "model", SHAPES[arguments.shape])
+        model = write_random_model(Path(folder) / "model", SMALLER[arguments.shape])
         try:
             runtime = load_runtime(
                 ModelSettings(str(model), device="cpu"), open_store(StoreSettings()), "raw"
             )
             if runtime.refused is not None:
                 raise NotMeasured(f"the model may not reuse: {runtime.refused}")
-            arms = {}
-            for name, (cache, idle) in ARMS.items():
-                arms[name] = Traffic(runtime, Path(folder) / name, cache, idle).run(
-                    arguments.users, documents
-                )
-                print(f"{name:<12} {summed(arms[name])}", flush=True)
+            arms = run(runtime, Path(folder), arguments.users, documents)
             ratios, figures = figures_of(arms)
             settings = {
                 **vars(arguments),
@@ -228,7 +248,7 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.sessions", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--shape", choices=SHAPES, default="mid")
+    parser.add_argument("--shape", choices=SMALLER, default="small")
     parser.add_argument("--users", type=int, default=50)
     parser.add_argument("--tokens", type=int, default=100, help="visual tokens of a page (a square number)")
     parser.add_argument("--threads", type=int, help="torch threads (default: every core)")
