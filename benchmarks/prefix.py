@@ -61,6 +61,9 @@ STEP = "This is the screen now. Say what you see and what you would do next to r
 DID = "I see the list and the button below it. I press the button and wait for the next screen to appear."
 ANSWER_TOKENS = 16
 MEASURED = CacheOptions(mode="read")
+# Arms whose history was edited are measured with their text reused as well.
+EDITED = ("drop_oldest", "insert", "swap", "new_system_prompt")
+TURNS = "_turns"
 # Arms whose chain holds all images, so that they must answer as full prefill does.
 EXACT = ("unchanged", "follow_up", "restart")
 Images = tuple[ImageInput, ...]
@@ -223,16 +226,20 @@ def run_rounds(bench: Bench, rounds: int) -> Found:
 
 
 def run_arm(bench: Bench, found: Found, name: str, asked: Asked, counts: bool) -> None:
-    seconds, generation, _ = bench.run(asked, MEASURED)
+    ways = {name: MEASURED}
+    if name in EDITED:
+        ways[name + TURNS] = replace(MEASURED, turns="reuse")
     full, logits = bench.full(asked)
-    found.tokens[name] = origins(bench.report(generation))
-    print(f"{name:<20} {seconds:8.3f} s, full prefill {full:8.3f} s", flush=True)
-    if name in EXACT and generation.first_logits is not None:
-        found.errors.append(float((generation.first_logits - logits).abs().max()))
-    if counts:
-        found.seconds[name].append((seconds, full))
-        if name == "drop_oldest":
-            found.text.append(bench.run(asked, replace(MEASURED, policy="reuse"))[0])
+    for way, cache in ways.items():
+        seconds, generation, _ = bench.run(asked, cache)
+        found.tokens[way] = origins(bench.report(generation))
+        print(f"{way:<24} {seconds:8.3f} s, full prefill {full:8.3f} s", flush=True)
+        if way in EXACT and generation.first_logits is not None:
+            found.errors.append(float((generation.first_logits - logits).abs().max()))
+        if counts:
+            found.seconds[way].append((seconds, full))
+    if counts and name == "drop_oldest":
+        found.text.append(bench.run(asked, replace(MEASURED, policy="reuse"))[0])
 
 
 def summary(bench: Bench, found: Found) -> tuple[dict[str, float], dict[str, Any]]:
@@ -256,7 +263,15 @@ def summary(bench: Bench, found: Found) -> tuple[dict[str, float], dict[str, Any
 def origins(report: KvReport) -> Mapping[str, int]:
     return {
         name: getattr(report, name)
-        for name in ("visual_tokens", "reused", "compiled", "refreshed", "chained_exact", "chained_refreshed")
+        for name in (
+            "visual_tokens",
+            "reused",
+            "compiled",
+            "refreshed",
+            "chained_exact",
+            "chained_refreshed",
+            "turns_reused",
+        )
     }
 
 

@@ -293,8 +293,11 @@ def disconnect(client: Client, count: int) -> None:
 
 
 def _endless(number: int) -> GenerateRequest:
-    messages = FIRST if number % 2 else (*FIRST, said("assistant", "It is four."), user("And L?"))
-    cache = CacheOptions(policy=("full", "conduit", "cacheblend")[number % 3])
+    longer = (*FIRST, said("assistant", "It is four."), user("And L?"))
+    edited = (said("system", f"It is day {number % 3}."), *longer[1:])
+    messages = (FIRST, longer, edited)[number % 3]
+    policy = ("full", "conduit", "cacheblend", "impact")[number % 4]
+    cache = CacheOptions(policy=policy, turns="reuse")
     return GenerateRequest(f"d{number}", "tenant", messages, IMAGES[:2], Sampling(max_tokens=200), cache)
 
 
