@@ -9,7 +9,7 @@ order, one request at a time, so that times to first tokens hold no waiting. The
 each request in all of them in turn: with chains and entries and a little time behind each request, in which chains
 become exact; the same with no such time; with entries only; as full prefill with chains (what a prefix cache does); and
 as full prefill alone. Writes
-`benchmarks/results/sessions.json` and `docs/sessions.svg`; exits non-zero, and writes nothing, where it could not
+`benchmarks/results/sessions.json` and `docs/pictures/sessions.svg`; exits non-zero, and writes nothing, where it could not
 measure.
 """
 
@@ -237,7 +237,7 @@ def main() -> int:
         except NotMeasured as error:
             print(f"sessions: could not measure: {error}", file=sys.stderr)
             return 1
-    draw(arms, MOST_TURNS, ROOT / "docs" / "sessions.svg")
+    draw(arms, MOST_TURNS, ROOT / "docs" / "pictures" / "sessions.svg")
     print(f"\n{path}")
     for name, value in ratios.items():
         print(f"  {name:<40} {value:.3f}")
