@@ -8,9 +8,8 @@ answers so far in the prompt. A third of the users have a system prompt of their
 order, one request at a time, so that times to first tokens hold no waiting. The very same requests run in five ways,
 each request in all of them in turn: with chains and entries and a little time behind each request, in which chains
 become exact; the same with no such time; with entries only; as full prefill with chains (what a prefix cache does); and
-as full prefill alone. Writes
-`benchmarks/results/sessions.json` and `docs/pictures/sessions.svg`; exits non-zero, and writes nothing, where it could not
-measure.
+as full prefill alone. Writes `benchmarks/results/sessions.json` and `docs/pictures/sessions.svg`; exits non-zero, and
+writes nothing, where it could not measure.
 """
 
 from __future__ import annotations

@@ -16,14 +16,8 @@ matplotlib.rcParams["svg.hashsalt"] = "conduit"
 
 from matplotlib import pyplot  # noqa: E402
 
-# Arms, the one that others are compared with last.
-TITLES = {
-    "chains": "chains and entries, some idle time",
-    "chains_busy": "chains and entries, no idle time",
-    "entries": "entries only",
-    "full_chains": "full prefill with chains",
-    "full": "full prefill",
-}
+from benchmarks.tables import WAYS  # noqa: E402
+
 ORIGINS = ("chained_exact", "chained_refreshed", "reused", "refreshed", "computed")
 
 
@@ -65,7 +59,7 @@ def figures_of(arms: Mapping[str, Sequence[Seen]]) -> tuple[dict[str, float], di
     }
     full = figures["full"]["all"]
     ratios = {}
-    for name in list(TITLES)[:-1]:
+    for name in list(WAYS)[:-1]:
         found = figures[name]["all"]
         ratios[f"{name}_ttft_p50_vs_full"] = found["ttft_ms"]["p50"] / full["ttft_ms"]["p50"]
         ratios[f"{name}_ttft_p99_vs_full"] = found["ttft_ms"]["p99"] / full["ttft_ms"]["p99"]
@@ -79,7 +73,7 @@ def draw(arms: Mapping[str, Sequence[Seen]], most_turns: int, file: Path) -> Non
     for name, seen in arms.items():
         sorted_ms = sorted(1000 * one.seconds for one in seen)
         times.plot(
-            sorted_ms, [100 * (i + 1) / len(sorted_ms) for i in range(len(sorted_ms))], label=TITLES[name]
+            sorted_ms, [100 * (i + 1) / len(sorted_ms) for i in range(len(sorted_ms))], label=WAYS[name]
         )
     times.set_xscale("log")
     times.set_xlabel("time to the first token, ms")

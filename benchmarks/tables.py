@@ -1,7 +1,7 @@
 """Write the tables of README.md from the result files. `--check` writes nothing and fails where one is out of date.
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`. NAME is `ttft` or `serve`, or the path of a result
-file without its ending (`eval/results/policies`), whose ratios are then listed.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. NAME is `ttft`, `serve` or `sessions`, or the path of a
+result file without its ending (`eval/results/policies`), whose ratios are then listed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,14 @@ ARMS = {
     "one_image_default_prompt": "one image behind the default prompt (exact)",
 }
 
+WAYS = {
+    "chains": "chains and entries, some idle time",
+    "chains_busy": "chains and entries, no idle time",
+    "entries": "entries only",
+    "full_chains": "full prefill with chains",
+    "full": "full prefill",
+}
+
 
 def main() -> int:
     text = README.read_text()
@@ -40,7 +48,7 @@ def main() -> int:
 
 
 def table(name: str) -> str:
-    own = {"ttft": ttft, "serve": serve}
+    own = {"ttft": ttft, "serve": serve, "sessions": sessions}
     path = ROOT / f"{f'benchmarks/results/{name}' if name in own else name}.json"
     if not path.exists():
         return "Not measured yet.\n"
@@ -86,6 +94,25 @@ def serve(result: dict[str, Any]) -> str:
             rows.append(
                 f"| {load.split('_')[0]} | {hits.split('_')[0]} % | {rates} | {times} | {found['errors']} |"
             )
+    return "\n".join(rows) + "\n"
+
+
+def sessions(result: dict[str, Any]) -> str:
+    """Ways to serve the same users: times to the first token, arithmetic, where the tokens of prompts are from."""
+    rows = [
+        "| served | TTFT p50 / p99 | GFLOP | from chains | reused | computed or refreshed |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for way, parts in result["figures"].items():
+        found = parts["all"]
+        origins = found["origins"]
+        shares = (
+            origins["chained_exact"] + origins["chained_refreshed"],
+            origins["reused"],
+            origins["refreshed"] + origins["computed"],
+        )
+        cells = " | ".join(f"{100 * share:.0f} %" for share in shares)
+        rows.append(f"| {WAYS[way]} | {_spread(found['ttft_ms'])} | {found['gflop']:.1f} | {cells} |")
     return "\n".join(rows) + "\n"
 
 
