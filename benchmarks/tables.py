@@ -1,7 +1,7 @@
 """Write the tables of README.md from the result files. `--check` writes nothing and fails where one is out of date.
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`. NAME is `ttft`, `serve` or `sessions`, or the path of a
-result file without its ending (`eval/results/policies`), whose ratios are then listed.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. NAME is `ttft`, `serve` or `sessions`, or the path
+of a result file without its ending (`eval/results/policies`), whose ratios are then listed.
 """
 
 from __future__ import annotations
