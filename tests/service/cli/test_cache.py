@@ -69,8 +69,10 @@ def test_pins(api: httpx.Client, engine: FakeEngine) -> None:
 def test_quotas(api: httpx.Client, engine: FakeEngine) -> None:
     assert rows(run(api, "cache", "quota")) == [["tenant", "quota", "held"]]
     assert run(api, "cache", "quota", "alice", "2GiB") == "alice may hold 2.0 GiB in each tier\n"
-    run(api, "cache", "quota", "bob?", "1M")  # whatever is typed stays one name
-    assert engine.cache.limits == {"alice": 2**31, "bob?": 2**20}
+    run(api, "cache", "quota", "bob", "1M")
+    assert engine.cache.limits == {"alice": 2**31, "bob": 2**20}
+    for name in ("bob?", "bob#1"):  # whatever is typed stays one name
+        assert "invalid_request" in refused(api, "cache", "quota", name, "1M")
     assert rows(run(api, "cache", "quota", "alice")) == [
         ["tenant", "quota", "held"],
         ["alice", "2.0", "GiB", "0", "B"],
