@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from engine.messages import CacheOptions, Finished
+from engine.messages import CacheOptions, Finished, Sampling
 from engine.reports import ImageReport, KvReport, Timings, Usage
-from service.chat.answer import AnswerFrame, report_body, usage_body, x_cache
-from service.chat.call import _cache_options, _sampling
+from service.chat.answer import ChatFrame, report_body, usage_body, x_cache
 from service.chat.conversation import read_conversation
+from service.chat.image_list import ImageList
+from service.chat.options import read_options
 from service.chat.schemas import ChatRequest
 from service.errors import RequestError
+from service.files.record import FileRecord
+from service.http.event_stream import DONE
 from service.http.validation import validated
 
 IMAGE = ImageReport("ab" * 32, "hit", "old", "lmdb", 11, 0.0121, 0.0132, 14, 5, True, 6, 0)
-REPORT = KvReport("conduit", 0.2, (IMAGE,), 21, 22, 23, 24, "refused", 25, 26, 27, 28)
+REPORT = KvReport("conduit", 0.2, (IMAGE,), 21, 22, 23, 24, "refused", 25, 26, 27, 28, 29)
 TIMINGS = Timings(0.031, 0.032, 0.033, 0.034)
 
 
@@ -33,6 +37,7 @@ def test_a_report_has_every_number_under_its_own_name() -> None:
         "chained_exact_tokens": 26,
         "chained_refreshed_tokens": 27,
         "refined_rows": 28,
+        "turns_reused_tokens": 29,
         "images": [
             {
                 "key": "ab" * 8,
@@ -71,9 +76,11 @@ def test_usage_has_every_number_under_its_own_name() -> None:
 
 def test_the_last_chunk_has_the_reason_why_it_ended() -> None:
     end = Finished("r", "length", Usage(1, 1, 0, 0, 0), REPORT, TIMINGS)
-    closing = AnswerFrame("id", "model", 7).closing(end)
-    assert closing["choices"][0]["finish_reason"] == "length"
-    assert closing["kv_report"] == report_body(REPORT, TIMINGS)
+    closing, done = ChatFrame("model", 1, False, False).piece(end)
+    assert done == DONE
+    told = json.loads(closing.removeprefix(b"data: "))
+    assert told["choices"][0]["finish_reason"] == "length"
+    assert told["kv_report"] == report_body(REPORT, TIMINGS)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +106,7 @@ def chat(**fields: Any) -> ChatRequest:
 
 
 def options(**cache: Any) -> CacheOptions:
-    return _cache_options(chat(cache=cache), ("conduit", "impact"))
+    return read_options(chat(cache=cache)).cache
 
 
 def test_every_option_of_the_cache_reaches_the_engine_and_what_is_left_out_is_the_default() -> None:
@@ -121,38 +128,44 @@ def test_every_option_of_the_cache_reaches_the_engine_and_what_is_left_out_is_th
     assert options(pin=False).pin_seconds is None and options(pin=True).pin_seconds == 1800
 
 
+def sampling(**fields: Any) -> Sampling:
+    return read_options(chat(**fields)).sampling
+
+
 def test_every_option_of_sampling_reaches_the_engine_under_its_own_name() -> None:
-    said = _sampling(
-        chat(
-            max_tokens=3,
-            temperature=0.5,
-            top_p=0.6,
-            top_k=-1,
-            min_p=0.1,
-            repetition_penalty=1.2,
-            presence_penalty=0.3,
-            frequency_penalty=0.4,
-            logit_bias={"7": -2},
-            logprobs=True,
-            seed=9,
-            stop="end",
-            stop_token_ids=[5],
-            min_tokens=2,
-            ignore_eos=True,
-        )
+    said = sampling(
+        max_tokens=3,
+        temperature=0.5,
+        top_p=0.6,
+        top_k=-1,
+        min_p=0.1,
+        repetition_penalty=1.2,
+        presence_penalty=0.3,
+        frequency_penalty=0.4,
+        logit_bias={"7": -2},
+        logprobs=True,
+        seed=9,
+        stop="end",
+        stop_token_ids=[5],
+        min_tokens=2,
+        ignore_eos=True,
     )
     assert (said.stop_tokens, said.min_tokens, said.ignore_eos) == ((5,), 2, True)
     assert (said.max_tokens, said.temperature, said.top_p, said.top_k) == (3, 0.5, 0.6, 0)
     assert (said.min_p, said.repetition_penalty) == (0.1, 1.2)
     assert (said.presence_penalty, said.frequency_penalty) == (0.3, 0.4)
     assert (said.logit_bias, said.logprobs, said.seed, said.stop) == (((7, -2),), 0, 9, ("end",))
-    assert _sampling(chat(logprobs=True, top_logprobs=4)).logprobs == 4
-    assert _sampling(chat(max_completion_tokens=4)).max_tokens == 4
-    assert (_sampling(chat()).logprobs, _sampling(chat(stop=["a", "b"])).stop) == (None, ("a", "b"))
+    assert sampling(logprobs=True, top_logprobs=4).logprobs == 4
+    assert sampling(max_completion_tokens=4).max_tokens == 4
+    assert (sampling().logprobs, sampling(stop=["a", "b"]).stop) == (None, ("a", "b"))
+
+
+def nobody(name: str) -> FileRecord:
+    raise AssertionError("no file is named")
 
 
 def test_of_too_many_images_the_first_beyond_the_limit_is_named() -> None:
     with pytest.raises(RequestError) as caught:
-        read_conversation(chat(images=["a", "b", "c", "d"]), 2)
+        read_conversation(chat(images=["a", "b", "c", "d"]), ImageList(nobody, 2))
     assert (caught.value.code, caught.value.param) == ("too_many_images", "images[2]")
-    assert len(read_conversation(chat(images=["a", "b"]), 2).images) == 2
+    assert len(read_conversation(chat(images=["a", "b"]), ImageList(nobody, 2)).images) == 2
