@@ -134,25 +134,23 @@ def test_a_page_counts_against_what_its_request_has_left(pool: DecoderPool) -> N
     assert error.code == "image_too_large" and str(RULES.request_pixels) in error.message
 
 
-def bomb() -> bytes:
-    """A page that draws the same large form within itself, level by level: 8 ** 9 times."""
-    levels = 9
-    forms = []
-    for level in range(levels):
-        body = b"0 0 1 rg 0 0 9 9 re f " if level == levels - 1 else b"/F Do " * 8
-        inner = b"" if level == levels - 1 else b"/Resources<</XObject<</F %d 0 R>>>>" % (level + 5)
-        packed = zlib.compress(body)
-        head = b"<</Type/XObject/Subtype/Form/BBox[0 0 9 9]%b/Filter/FlateDecode/Length %d>>" % (
-            inner,
-            len(packed),
-        )
-        forms.append(head + b"stream\n" + packed + b"\nendstream")
-    page = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]/Contents 4 0 R/Resources<</XObject<</F 4 0 R>>>>>>"
-    return written_pdf(b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Count 1/Kids[3 0 R]>>", page, *forms)
+def endless() -> bytes:
+    """A page of 200 x 200 dots, each of which takes 200,000 steps of arithmetic: minutes, and next to no memory."""
+    steps = b"{ add " + b"dup add 2 div " * 100_000 + b" dup dup }"
+    function = b"<</FunctionType 4/Domain[0 1 0 1]/Range[0 1 0 1 0 1]/Length %d>>stream\n%b\nendstream"
+    shading = b"<</ShadingType 1/ColorSpace/DeviceRGB/Matrix[100 0 0 100 0 0]/Function 4 0 R>>"
+    page = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 100 100]/Contents 5 0 R/Resources<</Shading<</S %b>>>>>>"
+    return written_pdf(
+        b"<</Type/Catalog/Pages 2 0 R>>",
+        b"<</Type/Pages/Count 1/Kids[3 0 R]>>",
+        page % shading,
+        function % (len(steps), steps),
+        b"<</Length 5>>stream\n/S sh\nendstream",
+    )
 
 
 def test_a_page_that_takes_for_ever_ends_at_the_deadline_and_the_next_is_drawn() -> None:
-    hasty = DecoderPool(dataclasses.replace(RULES, seconds=0.5))
+    hasty = DecoderPool(dataclasses.replace(RULES, seconds=1.5))
 
     def is_drawn() -> bool:
         try:
@@ -163,7 +161,7 @@ def test_a_page_that_takes_for_ever_ends_at_the_deadline_and_the_next_is_drawn()
 
     try:
         eventually(is_drawn, "the library is there")
-        assert refusal(hasty, bomb()).code == "image_decode_timeout"
+        assert refusal(hasty, endless()).code == "image_decode_timeout"
         eventually(is_drawn, "the next one is drawn")
     finally:
         hasty.close()

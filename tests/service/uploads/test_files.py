@@ -239,12 +239,12 @@ def test_what_comes_and_goes_is_in_the_audit_trail_and_the_metrics(
         assert line in text, line
 
 
-def test_a_file_whose_time_is_over_is_no_longer_there(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_whose_time_is_over_is_no_longer_there(start: Start) -> None:
     api = start(file_ttl=1)
-    name = upload(api)["id"]
-    assert api.get(f"/v1/files/{name}").status_code == 200
-    eventually(lambda: api.get(f"/v1/files/{name}").status_code == 404, "its second is over")
-    refused(ask(api, with_file(name)), 404, "file_not_found")
+    file = upload(api)
+    assert file["expires_at"] == file["created_at"] + 1
+    eventually(lambda: api.get(f"/v1/files/{file['id']}").status_code == 404, "its second is over")
+    refused(ask(api, with_file(file["id"])), 404, "file_not_found")
 
 
 def test_a_disk_that_is_full_is_a_507(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
