@@ -89,11 +89,13 @@ def together(service: ServiceProcess, asked: Sequence[dict[str, Any]]) -> list[A
 
 @contextmanager
 def streaming(api: httpx.Client, asked: dict[str, Any]) -> Iterator[Iterator[str]]:
-    """The `data:` lines of a streamed answer, from its first piece of text on; leaving it closes the connection."""
+    """The `data:` lines of a streamed answer, from its first piece of text on; leaving it closes the connection.
+    AssertionError where none came."""
     with api.stream("POST", "/v1/chat", json={**asked, "stream": True}) as response:
         assert response.status_code == 200
         lines = (line for line in response.iter_lines() if line.startswith("data: "))
-        next(line for line in lines if '"content":"' in line and '"content":""' not in line)
+        first = next((line for line in lines if '"content":"' in line and '"content":""' not in line), None)
+        assert first is not None, "the stream ended before any text"
         yield lines
 
 

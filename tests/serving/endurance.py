@@ -120,7 +120,7 @@ class Stand:
                 next(lines, None)
                 time.sleep(rng.choice((0.0, 0.0, 2.0)))
             self.seen.count("left in mid-stream")
-        except (AssertionError, StopIteration):
+        except AssertionError:  # refused, or the worker died before the first text
             self.seen.count("left before the answer began")
             time.sleep(0.5)
 
