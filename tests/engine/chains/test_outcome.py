@@ -77,6 +77,7 @@ def test_a_recipe_is_the_policy_with_its_options_and_its_ratio() -> None:
         recipe("first_k"),
         recipe(score_layers="1,2"),
     ]
+    recipes.append(recipe_of(Choice(make_policy("conduit", {}), 0.1, turns="reuse")))
     assert None not in recipes and len(set(recipes)) == len(recipes)
     assert recipe() == recipe()
 

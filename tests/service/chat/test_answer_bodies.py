@@ -119,12 +119,15 @@ def test_every_option_of_the_cache_reaches_the_engine_and_what_is_left_out_is_th
         chain="exact",
         pin=True,
         ttl=90,
+        turns="reuse",
         explain=True,
     )
-    assert said.explain
+    assert said.explain and said.turns == "reuse"
     assert (said.mode, said.policy, said.refresh_ratio, said.refine) == ("rewrite", "impact", 0.3, 5)
     assert (said.options, said.chain, said.pin_seconds) == ({"correction": "shift"}, "exact", 90)
     assert options() == CacheOptions()
+    for cache in (None, {"mode": "read"}):
+        assert read_options(chat(cache=cache, prompt_cache_key="k")).cache.hint == "k"
     assert options(pin=False).pin_seconds is None and options(pin=True).pin_seconds == 1800
 
 
