@@ -21,8 +21,9 @@ def test_who_has_it_alone_for_a_moment_is_waited_for(path: Path) -> None:
         second.join(0.05)
         assert second.is_alive()
     second.join(30)
-    with pytest.raises(TierUnavailable, match="shared"), first.alone():
-        pass
+    for one in (first, claims[0]):  # and whoever asked in vain still has it open
+        with pytest.raises(TierUnavailable, match="shared"), one.alone():
+            pass
     claims[0].close()
     with first.alone():
         pass
