@@ -208,17 +208,19 @@ class CallDelta:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Answer `index` is whole, others of the request are not yet. `logprobs` as in `Finished`."""
+    """Answer `index` is whole, others of the request are not yet. `logprobs` and `stop` as in `Finished`."""
 
     request_id: str
     reason: EndReason
     logprobs: tuple[TokenLogprob, ...] = ()
     index: int = 0
+    stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last answer, `index`, is whole. `logprobs` are those of its tokens behind which no text came any more."""
+    """The last answer, `index`, is whole. `logprobs` are those of its tokens behind which no text came any more, `stop`
+    is the stop string that ended it."""
 
     request_id: str
     reason: EndReason
@@ -227,6 +229,7 @@ class Finished:
     timings: Timings
     logprobs: tuple[TokenLogprob, ...] = ()
     index: int = 0
+    stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

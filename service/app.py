@@ -34,11 +34,15 @@ from service.images.known_images import UploadIndex, UrlIndex
 from service.images.loader import ImageLoader, Known, LoadLimits, Sources
 from service.images.local import LocalFolders
 from service.images.picture_memory import PictureMemory
+from service.messages.routes import messages_router
+from service.messages.schemas import CountRequest, MessagesRequest
 from service.observability.metrics import Metrics
 from service.operator.cache import cache_router
 from service.operator.care import cache_care_router
 from service.operator.health import health_router
 from service.operator.schemas import OPERATOR_BODIES
+from service.responses.routes import responses_router
+from service.responses.schemas import ResponsesRequest
 from service.settings import Settings
 from service.uploads.routes import files_router
 from service.version import VERSION
@@ -103,7 +107,16 @@ def create_app(
 def _add_routes(
     app: FastAPI, services: Services, samples: Sequence[Sample], extra_routers: Sequence[APIRouter]
 ) -> None:
-    own = (chat_router, tokens_router, files_router, cache_router, cache_care_router, health_router)
+    own = (
+        chat_router,
+        messages_router,
+        responses_router,
+        tokens_router,
+        files_router,
+        cache_router,
+        cache_care_router,
+        health_router,
+    )
     page = [page_router(samples)] if services.settings.web_page else []
     for router in (*(make(services) for make in own), *page, *extra_routers):
         app.include_router(router)
@@ -116,7 +129,7 @@ def _close_to_strangers(app: FastAPI, settings: Settings) -> None:
     app.add_middleware(Gatekeeper, keys=keys, access=access, guard=guard)
     if settings.cors_origins:
         add_cors(app, settings.cors_origins)  # outermost: a browser asks for leave without the key
-    bodies = (ChatRequest, *TOKEN_BODIES, *OPERATOR_BODIES)
+    bodies = (ChatRequest, MessagesRequest, CountRequest, ResponsesRequest, *TOKEN_BODIES, *OPERATOR_BODIES)
     app.openapi = openapi_of(app, bodies, access.needs_key)  # type: ignore[method-assign]
 
 

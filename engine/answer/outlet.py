@@ -16,9 +16,13 @@ class Outlet:
         self._stops, self._reader = StopStrings(stops), reader
 
     @property
-    def stopped(self) -> bool:
-        """A stop string was found; nothing comes any more."""
+    def stop(self) -> str | None:
+        """The stop string that was found; nothing comes any more."""
         return self._stops.found
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop is not None
 
     @property
     def calls(self) -> int:

@@ -8,19 +8,19 @@ from engine.overlap import overlap
 
 
 class StopStrings:
-    """Cuts text exactly before the first stop string, also where it arrives in pieces."""
+    """Cuts text exactly before the first stop string, which is `found` then, also where it arrives in pieces."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
-        self.found = False
+        self.found: str | None = None
 
     def add(self, text: str) -> str:
         """The text that can no longer become part of a stop string."""
         held = self._held + text
-        at = min((i for i in (held.find(stop) for stop in self._stops) if i >= 0), default=-1)
-        if at >= 0:
-            self.found = True
+        places = [(held.find(stop), stop) for stop in self._stops if stop in held]
+        if places:
+            at, self.found = min(places, key=lambda place: place[0])
             self._held = ""
             return held[:at]
         keep = max((overlap(held, stop) for stop in self._stops), default=0)

@@ -75,6 +75,11 @@ class Answer:
         """Those behind which no text came, once the answer has ended."""
         return () if self._outlet.stopped else tuple(self._logprobs)
 
+    @property
+    def stop(self) -> str | None:
+        """The stop string that ended it."""
+        return self._outlet.stop
+
     def take(self, logits: torch.Tensor) -> None:
         """Draw the next token from `logits` [vocab], show the text that became final, end where the answer does."""
         self.token = self._sampler.draw(logits)

@@ -118,7 +118,8 @@ class Generation:
         if answer.reason is None:
             return
         if self.writing:
-            self._emit(Ended(self._prepared.request.id, answer.reason, answer.logprobs, answer.index))
+            ended = (answer.reason, answer.logprobs, answer.index, answer.stop)
+            self._emit(Ended(self._prepared.request.id, *ended))
         else:
             self._finish(answer)
 
@@ -230,4 +231,5 @@ class Generation:
             Timings(started - submitted, images - started, first - submitted, end - submitted),
             last.logprobs,
             last.index,
+            last.stop,
         )

@@ -214,12 +214,16 @@ def _call_delta(piece: CallDelta) -> dict[str, Any]:
     }
 
 
-def _logprobs_body(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
-    content = [
+def logprob_bodies(tokens: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    """Tokens with those that were likely at their place."""
+    return [
         {**_token_body(token.token, token.logprob), "top_logprobs": [_token_body(*top) for top in token.top]}
         for token in tokens
     ]
-    return {"content": content, "refusal": None}
+
+
+def _logprobs_body(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+    return {"content": logprob_bodies(tokens), "refusal": None}
 
 
 def _token_body(token: str, logprob: float) -> dict[str, Any]:

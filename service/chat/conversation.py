@@ -53,10 +53,15 @@ def read_parts(blocks: Sequence[Block], param: str, turns: Turns) -> Iterator[Pa
         if isinstance(block, TextBlock):
             yield TextPart(block.text)
         else:
-            reference, field = _reference(block)
-            yield from turns.images(reference, f"{place}.{field}", _detail(block) == "low")
+            yield from pictures_of(block, place, turns)
         if isinstance(block, TextBlock | ImageBlock) and block.cache_control is not None:
             turns.pin(block.cache_control.seconds)
+
+
+def pictures_of(block: PictureBlock, place: str, turns: Turns) -> Iterator[Part]:
+    """The image or the pages that a part in `place` shows."""
+    reference, field = _reference(block)
+    yield from turns.images(reference, f"{place}.{field}", _detail(block) == "low")
 
 
 def _shorthand(request: ChatRequest, turns: Turns) -> None:
@@ -123,7 +128,7 @@ def _reference(block: PictureBlock) -> tuple[ImageReference | FileReference, str
         return FileReference(block.file.file_id, block.file.pages), "file.file_id"
     if isinstance(block, ImageFileBlock):
         return FileReference(block.image_file.file_id), "image_file.file_id"
-    return _source(block.source)
+    return source_of(block.source)
 
 
 def _detail(block: PictureBlock) -> Detail | None:
@@ -134,7 +139,7 @@ def _detail(block: PictureBlock) -> Detail | None:
     return block.detail if isinstance(block, InputImageBlock | InputFileBlock) else None
 
 
-def _source(source: Source) -> tuple[ImageReference | FileReference, str]:
+def source_of(source: Source) -> tuple[ImageReference | FileReference, str]:
     if isinstance(source, Base64Source):
         return ImageReference(source.data, inline=True), "source.data"
     if isinstance(source, FileSource):

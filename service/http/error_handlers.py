@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Match
 
 from engine.errors import EngineError
-from service.errors import ServiceError, error_body, error_kind
+from service.errors import ServiceError
+from service.http.error_shapes import error_response
 from service.http.validation import query_error
 from store.errors import StoreError
 
@@ -32,20 +33,18 @@ def add_error_handlers(app: FastAPI) -> None:
 async def _service_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ServiceError)
     headers = {} if error.retry_after is None else {"retry-after": str(max(1, round(error.retry_after)))}
-    return JSONResponse(
-        error_body(error.code, error.message, error.param), error_kind(error.code).status, headers=headers
-    )
+    return error_response(request.url.path, error.code, error.message, error.param, headers)
 
 
 async def _engine_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, EngineError)
-    return JSONResponse(error_body(error.code, error.message), error_kind(error.code).status)
+    return error_response(request.url.path, error.code, error.message)
 
 
 async def _store_error(request: Request, error: Exception) -> JSONResponse:
     _log.error("store call failed", exc_info=error, extra={"request_id": request.state.request_id})
     message = "The store could not do that; the cause is in the server's log."
-    return JSONResponse(error_body("store_failed", message), error_kind("store_failed").status)
+    return error_response(request.url.path, "store_failed", message)
 
 
 async def _query_error(request: Request, error: Exception) -> JSONResponse:
@@ -56,11 +55,10 @@ async def _query_error(request: Request, error: Exception) -> JSONResponse:
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if error.status_code != 405:
-        return JSONResponse(error_body("not_found", "There is no such route."), error.status_code)
-    body = error_body(
-        "method_not_allowed", "This route does not know that method; 'allow' has those it does."
-    )
-    return JSONResponse(body, 405, headers={"allow": ", ".join(_methods(request))})
+        return error_response(request.url.path, "not_found", "There is no such route.")
+    message = "This route does not know that method; 'allow' has those it does."
+    headers = {"allow": ", ".join(_methods(request))}
+    return error_response(request.url.path, "method_not_allowed", message, headers=headers)
 
 
 def _methods(request: Request) -> list[str]:

@@ -27,6 +27,11 @@ def event(body: Mapping[str, Any]) -> bytes:
     return b"data: " + _json(body) + b"\n\n"
 
 
+def named_event(name: str, body: Mapping[str, Any]) -> bytes:
+    """One event of a kind, as Anthropic's and the newer of OpenAI's clients read them."""
+    return b"event: " + name.encode() + b"\n" + event(body)
+
+
 def text_events(make: Callable[[str], bytes]) -> Callable[[str], bytes]:
     """`make`, which gives the event of a text, for many texts: what all of them share is written once."""
     before, after = make(_ANY_TEXT).split(_json(_ANY_TEXT))

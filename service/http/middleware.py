@@ -16,14 +16,21 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import error_body, error_kind
 from service.http.browsers import BrowserGuard
+from service.http.error_shapes import error_response
 from service.http.tenancy import KeyRing, presented_key
 
 _log = logging.getLogger(__name__)
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 ADMIN_PREFIX: Final = "/v1/cache/"
-TENANTS_PREFIXES: Final = ("/v1/chat", "/v1/tokenize", "/v1/detokenize", "/v1/files")
+TENANTS_PREFIXES: Final = (
+    "/v1/chat",
+    "/v1/messages",
+    "/v1/responses",
+    "/v1/tokenize",
+    "/v1/detokenize",
+    "/v1/files",
+)
 """Of what a tenant alone may do: the operator's key stands for none."""
 METRICS_PATH: Final = "/metrics"
 _REFUSALS: Final = {
@@ -103,21 +110,22 @@ class Gatekeeper:
         if refusal is None and self._access.is_open(scope["path"]):
             refusal = self._guard.refusal(scope["method"], headers)
         if refusal is not None:
-            await _refuse(refusal)(scope, receive, send)
+            await _refuse(scope["path"], refusal)(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)
         except asyncio.CancelledError:
             if send.status is not None:
                 raise
-            await _error("draining", "The service is shutting down.")(scope, receive, send)
+            await error_response(scope["path"], "draining", "The service is shutting down.")(
+                scope, receive, send
+            )
         except Exception:
             _log.exception("unhandled error", extra={"request_id": scope["state"]["request_id"]})
             if send.status is not None:
                 raise  # the answer has begun: the connection has to break
-            await _error("internal_error", "The service failed; the cause is in its log.")(
-                scope, receive, send
-            )
+            message = "The service failed; the cause is in its log."
+            await error_response(scope["path"], "internal_error", message)(scope, receive, send)
 
     def _log_access(self, scope: Scope, status: int | None, seconds: float) -> None:
         state = scope["state"]
@@ -148,12 +156,8 @@ class _Tracked:
         await self._send(message)
 
 
-def _refuse(code: str) -> JSONResponse:
-    response = _error(code, _REFUSALS[code])
+def _refuse(path: str, code: str) -> JSONResponse:
+    response = error_response(path, code, _REFUSALS[code])
     if code == "invalid_api_key":
         response.headers["www-authenticate"] = "Bearer"
     return response
-
-
-def _error(code: str, message: str) -> JSONResponse:
-    return JSONResponse(error_body(code, message), error_kind(code).status)

@@ -43,6 +43,7 @@ SAYS = {
     ],
     "docs/api.md:1": ['"content":"B', '"kv_report":', "data: [DONE]"],
     "docs/api.md:2": [RED, "'policy': 'conduit', 'refresh_ratio': 0.2"],
+    "docs/api.md:4": [RED],
     "docs/operations.md:1": [
         *(BLUE, "of 72 visual tokens", RED, "of 36 visual tokens", "lmdb", "96x96", "would remove 0 entries"),
         *(

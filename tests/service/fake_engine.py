@@ -198,6 +198,7 @@ class FakeEngine:
                 logprobs=step.logprobs,
                 reason=step.reason,
                 index=step.index,
+                stop=step.stop,
             )
             if isinstance(step, Finished)
             else step

@@ -1,0 +1,1 @@
+"""`/v1/responses`: the newer of OpenAI's dialects, without the state that it keeps elsewhere."""
