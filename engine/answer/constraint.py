@@ -92,10 +92,15 @@ class Constraints:
         for number, (path, part) in enumerate(_parts(schema, "")):
             if number == MOST_TRIED:
                 break
-            grammar = grammar_of(Constraint("json_schema", _alone(part, schema)))
-            if LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS).is_error():
+            if not self._is_schema(part, schema):
                 found = path if len(path) > len(found) else found
         return f"{found}: " if found else ""
+
+    def _is_schema(self, part: object, root: Mapping[str, object]) -> bool:
+        if not isinstance(part, Mapping):
+            return isinstance(part, bool)
+        grammar = grammar_of(Constraint("json_schema", _alone(part, root)))
+        return not LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS).is_error()
 
 
 class Follower:
@@ -166,9 +171,7 @@ def _items(named: object) -> Iterable[tuple[str, object]]:
     return named.items() if isinstance(named, Mapping) else ()
 
 
-def _alone(part: object, root: Mapping[str, object]) -> str:
+def _alone(part: Mapping[str, object], root: Mapping[str, object]) -> str:
     """A subschema as one of its own, with the definitions that it may refer to."""
-    if not isinstance(part, Mapping):
-        return json.dumps(part)
     definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
     return json.dumps({**definitions, **part})

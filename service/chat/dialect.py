@@ -49,12 +49,14 @@ def new_call_id() -> str:
 
 @dataclass(slots=True)
 class Written:
-    """One of a request's answers while it comes: its text, and the calls behind it; `reason` of its end once it has."""
+    """One of a request's answers while it comes: its text, and the calls behind it; `reason` of its end once it has.
+    The first `spoken` of the log probabilities are those of the text, all where there are no calls."""
 
     text: str = ""
     calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     reason: EndReason | None = None
+    spoken: int | None = None
 
     def add(self, piece: Output) -> None:
         self.logprobs += piece.logprobs
@@ -66,6 +68,8 @@ class Written:
             self.reason = piece.reason
 
     def _add_call(self, piece: CallDelta) -> None:
+        if self.spoken is None:
+            self.spoken = len(self.logprobs) - len(piece.logprobs)
         if piece.name is not None:
             self.calls.append(ToolCall(new_call_id(), piece.name, ""))
         last = self.calls[piece.call]

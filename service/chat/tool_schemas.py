@@ -113,6 +113,8 @@ def tools_of(tools: Sequence[FunctionTool] | None, choice: object, parallel: boo
             raise conflict("tool_choice", "'tool_choice' goes with 'tools'")
         return None
     known = [_tool(tool.function) for tool in tools]
+    if isinstance(choice, NamedTool):
+        parallel = False  # it is called once
     return chosen(known, *_use(choice, [tool.name for tool in known]), parallel)
 
 

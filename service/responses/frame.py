@@ -32,9 +32,11 @@ class ResponsesFrame:
     def whole(self, answers: Sequence[Written], end: Finished) -> dict[str, Any]:
         (answer,) = answers
         status = _status(end)
-        items = [_call_item(call, status) for call in answer.calls]
+        items = [_call_item(call, "completed") for call in answer.calls]
         if answer.text or not items:
-            items.insert(0, _message_item(_text_part(answer.text, answer.logprobs), status))
+            spoken = _text_part(answer.text, answer.logprobs[: answer.spoken])
+            items.insert(0, _message_item(spoken, "completed"))
+        items[-1]["status"] = status  # what stands before it was whole when it began
         return self._response(status, items, end)
 
     def begin(self, accepted: Accepted) -> Iterator[bytes]:
@@ -93,7 +95,7 @@ class ResponsesFrame:
             return
         item, where = self._items[-1], self._where()
         if item["type"] == "message":
-            part = _text_part(self._written.text, self._written.logprobs)
+            part = _text_part(self._written.text, self._written.logprobs[: self._written.spoken])
             item |= {"status": status, "content": [part]}
             whole = {**where, "content_index": 0}
             text = {"text": part["text"], "logprobs": part["logprobs"]}

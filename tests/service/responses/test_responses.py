@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from engine.messages import CallDelta, Failed, Finished, ImagePart, TextDelta, TextPart
+from engine.messages import CallDelta, Failed, Finished, ImagePart, TextDelta, TextPart, TokenLogprob
 from engine.tools import ToolCall
 from tests.service.asking import RED, refused
 from tests.service.conftest import Start
@@ -197,12 +197,35 @@ def test_an_answer_may_be_sent_back_as_an_item(sdk: OpenAI, engine: FakeEngine) 
     assert engine.requests[1].messages[1].parts == (TextPart("The total is 42."),)
 
 
+def test_log_probabilities_are_those_of_the_text(api: httpx.Client, engine: FakeEngine) -> None:
+    def script(request: Any) -> list[Step]:
+        end = finished(request, 2)
+        return [
+            accepted(request),
+            TextDelta(request.id, "a", (TokenLogprob("a", -0.5, (("b", -1.0),)),)),
+            CallDelta(request.id, 0, "click", "{}", (TokenLogprob("{}", -0.25),)),
+            Finished(request.id, "tool_calls", end.usage, end.report, end.timings),
+        ]
+
+    engine.script = script
+    asked = {"input": "go", "tools": [CLICK], "include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    body = api.post("/v1/responses", json=asked).json()
+    (token,) = body["output"][0]["content"][0]["logprobs"]
+    assert (token["token"], token["logprob"], token["top_logprobs"][0]["token"]) == ("a", -0.5, "b")
+    streamed = stream_events(api.post("/v1/responses", json={**asked, "stream": True}))
+    assert streamed[-1]["response"]["output"][0]["content"][0]["logprobs"] == [token]
+
+
 def test_an_answer_that_was_cut_off_is_incomplete(sdk: OpenAI, engine: FakeEngine) -> None:
     engine.script = calls("length")
     response = sdk.responses.create(model="test-reader", input="go", max_output_tokens=9)
     assert response.status == "incomplete"
     assert response.incomplete_details is not None
     assert response.incomplete_details.reason == "max_output_tokens"
+    assert [item.status for item in response.output if item.type == "function_call"] == [
+        "completed",
+        "incomplete",
+    ]
 
 
 def test_the_events_of_a_stream(api: httpx.Client, engine: FakeEngine) -> None:
