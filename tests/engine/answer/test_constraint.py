@@ -103,6 +103,7 @@ def test_the_form_wins_over_biases_and_penalties(bench: Bench, constraints: Cons
             "properties.a.items: ",
         ),
         ({"$ref": "#/$defs/nope"}, "Pointer"),
+        ({"type": "object", "properties": {"a": None}}, "properties.a: "),
         ({"anyOf": [{"type": "string"}, {"not": {"type": "string"}}]}, "anyOf[1]: Unimplemented"),
         (
             {
