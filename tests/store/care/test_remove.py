@@ -74,6 +74,17 @@ class TestRemove:
         assert len(listed(stand)) == 2
         stand.close()
 
+    def test_a_tier_gives_up_what_it_holds_and_not_what_is_about_to_be_written_to_it(
+        self, stand: Stand
+    ) -> None:
+        stand.outcome(1)
+        stand.entries.flush(10)
+        stand.memory.write_gate.clear()
+        stand.outcome(1, "rewrite")
+        assert stand.admin.evict(EntryFilter(tier="memory")).keys == (key_of(1).hex,)
+        info = stand.admin.entry(key_of(1).hex)
+        assert info is not None and info.tiers == ("decoded", "queued", "lmdb")
+
     def test_evict_from_one_tier(self, stand: Stand) -> None:
         stand.outcome(1)
         stand.entries.flush(10)
