@@ -10,6 +10,8 @@ import httpx
 from service.chat.cache_schemas import CacheControls
 from service.chat.schemas import UNSUPPORTED, ChatRequest
 from service.errors import ERROR_TABLE
+from service.messages import schemas as messages
+from service.responses import schemas as responses
 from service.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -36,6 +38,16 @@ def test_every_error_code_has_its_status() -> None:
 
 def test_every_field_is_documented() -> None:
     for name in (*ChatRequest.model_fields, *CacheControls.model_fields, *UNSUPPORTED):
+        assert f"`{name}" in API, name
+
+
+def test_every_field_of_the_other_dialects_is_documented() -> None:
+    dialects = (
+        messages.MessagesRequest.model_fields,
+        messages.UNSUPPORTED,
+        responses.ResponsesRequest.model_fields,
+    )
+    for name in {name for names in (*dialects, responses.UNSUPPORTED) for name in names}:
         assert f"`{name}" in API, name
 
 
