@@ -12,6 +12,7 @@ from engine.reports import Explanation, ImageReport, KvReport, Timings, Usage
 from engine.tools import ToolCall
 from service.chat.dialect import Written, new_call_id
 from service.chat.generation import Output
+from service.chat.logprobs import logprob_bodies
 from service.errors import ServiceError
 from service.http.event_stream import DONE, OPENAI_WORDS, event, text_events
 
@@ -35,7 +36,7 @@ class ChatFrame:
             {
                 "index": index,
                 "message": _message_body(answer),
-                "logprobs": _logprobs_body(answer.logprobs) if self._logprobs else None,
+                "logprobs": {"content": answer.logprobs, "refusal": None} if self._logprobs else None,
                 "finish_reason": answer.reason,
             }
             for index, answer in enumerate(answers)
@@ -92,7 +93,7 @@ class ChatFrame:
         reason: str | None = None,
         more: Mapping[str, Any] | None = None,
     ) -> bytes:
-        told = _logprobs_body(logprobs) if logprobs else None
+        told = {"content": logprob_bodies(logprobs), "refusal": None} if logprobs else None
         choice = {"index": index, "delta": delta, "logprobs": told, "finish_reason": reason}
         # With a usage chunk to come, OpenAI's other chunks say that they have none.
         usage = {"usage": None} if self._wants_usage else {}
@@ -212,22 +213,6 @@ def _call_delta(piece: CallDelta) -> dict[str, Any]:
         "type": "function",
         "function": {"name": piece.name, **function},
     }
-
-
-def logprob_bodies(tokens: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    """Tokens with those that were likely at their place."""
-    return [
-        {**_token_body(token.token, token.logprob), "top_logprobs": [_token_body(*top) for top in token.top]}
-        for token in tokens
-    ]
-
-
-def _logprobs_body(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
-    return {"content": logprob_bodies(tokens), "refusal": None}
-
-
-def _token_body(token: str, logprob: float) -> dict[str, Any]:
-    return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
 
 def _ms(seconds: float) -> float:

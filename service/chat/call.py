@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 
-from starlette.responses import JSONResponse
-
 from engine.messages import Accepted, Ended, Finished, GenerateRequest
 from engine.reports import Tokenized
 from service.chat.answer import server_timing, x_cache
@@ -17,6 +15,7 @@ from service.chat.turns import Conversation
 from service.context import Services
 from service.errors import RequestError, ServiceError, UnavailableError
 from service.http.tenancy import namespace
+from service.http.written_json import WrittenResponse
 from service.observability.recording import RequestRecord
 from service.observability.tracing import phase_span
 
@@ -94,7 +93,7 @@ class Call:
             timeout_seconds=max(0.0, self._deadline - asyncio.get_running_loop().time()),
         )
 
-    async def complete(self, generation: Generation) -> JSONResponse:
+    async def complete(self, generation: Generation) -> WrittenResponse:
         """The whole answer at once."""
         answers = [Written() for _ in range(self._options.answers)]
         async with aclosing(generation.output()) as output:
@@ -108,7 +107,7 @@ class Call:
             "x-cache": x_cache(end.report.images),
             "server-timing": server_timing({"images": self._record.images_seconds, **timing}),
         }
-        return JSONResponse(self._frame.whole(answers, end), headers=headers)
+        return WrittenResponse(self._frame.whole(answers, end), headers=headers)
 
     async def chunks(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events; a failure on the way is one error event."""

@@ -15,14 +15,15 @@ from engine.messages import (
     Finished,
     Sampling,
     TextDelta,
-    TokenLogprob,
 )
 from engine.tools import ToolCall, Tools
 from service.chat.generation import Output
 from service.chat.image_list import ImageList
+from service.chat.logprobs import logprob_bodies
 from service.chat.turns import Conversation
 from service.errors import ServiceError
 from service.http.wire import WireModel
+from service.http.written_json import WrittenList
 
 Body = TypeVar("Body", bound=WireModel, contravariant=True)
 
@@ -54,12 +55,12 @@ class Written:
 
     text: str = ""
     calls: list[ToolCall] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: WrittenList = field(default_factory=WrittenList)
     reason: EndReason | None = None
     spoken: int | None = None
 
     def add(self, piece: Output) -> None:
-        self.logprobs += piece.logprobs
+        self.logprobs += logprob_bodies(piece.logprobs)
         if isinstance(piece, TextDelta):
             self.text += piece.text
         elif isinstance(piece, CallDelta):

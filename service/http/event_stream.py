@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.errors import ServiceError, UnavailableError, error_body
 from service.http.disconnect import ClientGone, LastOrders, run_until_disconnect
+from service.http.written_json import encoded
 
 PING: Final = b": ping\n\n"
 DONE: Final = b"data: [DONE]\n\n"
@@ -39,7 +40,10 @@ def text_events(make: Callable[[str], bytes]) -> Callable[[str], bytes]:
 
 
 def _json(value: object) -> bytes:
-    return _ENCODER.encode(value).encode()
+    try:
+        return _ENCODER.encode(value).encode()
+    except TypeError:  # a list in it is written already
+        return encoded(value)
 
 
 class Words(Protocol):

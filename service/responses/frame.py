@@ -7,14 +7,16 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from engine.messages import Accepted, CallDelta, Finished, TextDelta, TokenLogprob
+from engine.messages import Accepted, CallDelta, Finished, TextDelta
 from engine.reports import Usage
 from engine.tools import ToolCall
-from service.chat.answer import logprob_bodies, report_body
+from service.chat.answer import report_body
 from service.chat.dialect import Written
 from service.chat.generation import Output
+from service.chat.logprobs import logprob_bodies
 from service.errors import ServiceError
 from service.http.event_stream import OPENAI_WORDS, named_event
+from service.http.written_json import WrittenList
 
 
 class ResponsesFrame:
@@ -34,7 +36,7 @@ class ResponsesFrame:
         status = _status(end)
         items = [_call_item(call, "completed") for call in answer.calls]
         if answer.text or not items:
-            spoken = _text_part(answer.text, answer.logprobs[: answer.spoken])
+            spoken = _text_part(answer.text, answer.logprobs.first(answer.spoken))
             items.insert(0, _message_item(spoken, "completed"))
         items[-1]["status"] = status  # what stands before it was whole when it began
         return self._response(status, items, end)
@@ -95,7 +97,7 @@ class ResponsesFrame:
             return
         item, where = self._items[-1], self._where()
         if item["type"] == "message":
-            part = _text_part(self._written.text, self._written.logprobs[: self._written.spoken])
+            part = _text_part(self._written.text, self._written.logprobs.first(self._written.spoken))
             item |= {"status": status, "content": [part]}
             whole = {**where, "content_index": 0}
             text = {"text": part["text"], "logprobs": part["logprobs"]}
@@ -164,8 +166,8 @@ def _status(end: Finished) -> str:
     return "incomplete" if end.reason == "length" else "completed"
 
 
-def _text_part(text: str, logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprob_bodies(logprobs)}
+def _text_part(text: str, logprobs: WrittenList | tuple[()] = ()) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
 def _message_item(part: dict[str, Any], status: str) -> dict[str, Any]:
