@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, cast
 
@@ -80,8 +81,10 @@ def test_the_deadline_ends_a_stream_that_always_has_something_to_say() -> None:
 
     async def endless() -> AsyncGenerator[Event, None]:
         yield ACCEPTED
-        while True:
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
             yield TextDelta("r", "x")
+        yield FINISHED
 
     with pytest.raises(ServiceError) as caught:
         taken(endless, seconds=0.05)
