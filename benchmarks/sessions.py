@@ -236,7 +236,7 @@ def main() -> int:
         except NotMeasured as error:
             print(f"sessions: could not measure: {error}", file=sys.stderr)
             return 1
-    draw(arms, MOST_TURNS, ROOT / "docs" / "pictures" / "sessions.svg")
+    draw(figures, ROOT / "docs" / "pictures" / "sessions.svg")
     print(f"\n{path}")
     for name, value in ratios.items():
         print(f"  {name:<40} {value:.3f}")

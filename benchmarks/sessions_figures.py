@@ -67,33 +67,26 @@ def figures_of(arms: Mapping[str, Sequence[Seen]]) -> tuple[dict[str, float], di
     return ratios, figures
 
 
-def draw(arms: Mapping[str, Sequence[Seen]], most_turns: int, file: Path) -> None:
-    """Times to the first token as shares of requests, and origins of tokens by turn with chains and entries."""
-    figure, (times, parts) = pyplot.subplots(1, 2, figsize=(9.6, 3.8))
-    for name, seen in arms.items():
-        sorted_ms = sorted(1000 * one.seconds for one in seen)
-        times.plot(
-            sorted_ms, [100 * (i + 1) / len(sorted_ms) for i in range(len(sorted_ms))], label=WAYS[name]
-        )
+def draw(figures: Mapping[str, Any], file: Path) -> None:
+    """Of each way to serve, times to the first token and where the tokens of prompts are from."""
+    figure, (times, parts) = pyplot.subplots(1, 2, figsize=(9.6, 3.4), sharey=True)
+    ways = list(figures)
+    places = np.arange(len(ways))
+    for offset, percentile in enumerate(("p50", "p90", "p99")):
+        widths = [figures[way]["all"]["ttft_ms"][percentile] for way in ways]
+        times.barh(places + 0.27 * (offset - 1), widths, 0.25, label=percentile)
     times.set_xscale("log")
     times.set_xlabel("time to the first token, ms")
-    times.set_ylabel("share of requests, %")
+    times.set_yticks(places, [WAYS[way] for way in ways])
+    times.invert_yaxis()
     times.legend(fontsize=7)
-    turns = range(most_turns)
-    below = np.zeros(most_turns)
+    left = np.zeros(len(ways))
     for origin in ORIGINS:
-        shares = [_share(arms["chains"], turn, origin) for turn in turns]
-        parts.bar([turn + 1 for turn in turns], shares, bottom=below, label=origin.replace("_", ", "))
-        below += shares
-    parts.set_xlabel("turn of the conversation")
-    parts.set_ylabel("tokens of prompts by origin, %")
-    parts.legend(fontsize=7)
+        shares = np.asarray([100 * figures[way]["all"]["origins"][origin] for way in ways])
+        parts.barh(places, shares, 0.6, left=left, label=origin.replace("_", ", "))
+        left += shares
+    parts.set_xlabel("tokens of prompts by origin, %")
+    parts.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, 1.16), ncols=5, columnspacing=1, handlelength=1)
     figure.tight_layout()
     figure.savefig(file, metadata={"Date": None})
     pyplot.close(figure)
-
-
-def _share(seen: Sequence[Seen], turn: int, origin: str) -> float:
-    tokens = [one.tokens for one in seen if one.turn == turn]
-    every = sum(sum(counts.values()) for counts in tokens)
-    return 100 * sum(counts[origin] for counts in tokens) / every if every else 0.0
