@@ -86,7 +86,9 @@ def draw(figures: Mapping[str, Any], file: Path) -> None:
         parts.barh(places, shares, 0.6, left=left, label=origin.replace("_", ", "))
         left += shares
     parts.set_xlabel("tokens of prompts by origin, %")
-    parts.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, 1.16), ncols=5, columnspacing=1, handlelength=1)
+    parts.legend(
+        fontsize=7, loc="upper center", bbox_to_anchor=(0.5, 1.16), ncols=5, columnspacing=1, handlelength=1
+    )
     figure.tight_layout()
     figure.savefig(file, metadata={"Date": None})
     pyplot.close(figure)
