@@ -47,7 +47,8 @@ def report_of(
     chained: Chained,
 ) -> KvReport:
     choice = Choice(make_policy("conduit", {}), 0.1)
-    prefilled = Prefilled(torch.zeros(1), refreshed, exact, np.arange(0))
+    nothing = np.arange(0)
+    prefilled = Prefilled(torch.zeros(1), refreshed, exact, computed=nothing, turns=nothing)
     return kv_report(choice, layout, prefilled, cast(Any, fetched), keys, chained)
 
 
