@@ -202,7 +202,8 @@ def test_models_and_the_page_say_what_the_shipped_model_can_do(start: Start) -> 
     for model, described in ((ROOT_MODEL, limits), ("some/model", None)):
         api: httpx.Client = start(model=model)
         assert api.get("/v1/models").json()["data"][0]["description"] == described
-        assert "model.description" in api.get("/").text
+        assert '<script type="module" src="/page/app.js"></script>' in api.get("/").text
+        assert "model.description" in api.get("/page/app.js").text
 
 
 def test_what_is_loaded_before_it_serves_is_nothing_to_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_promise_3_whole_answers_equal_the_library_s(
         theirs = stock.generate(**inputs, max_new_tokens=60, do_sample=False)[0, layout.length :]
     text, end = client.answer(ask("r", question, cache=cache, sampling=Sampling(max_tokens=60)))
     whole = bench.prompt.tokenizer.decode(theirs.tolist(), skip_special_tokens=True)
-    assert text == whole.removesuffix("\ufffd")  # a character that the end cut off
+    assert text == whole.rstrip("\ufffd")  # what the end cut off of a character
     assert end.usage.completion_tokens == len(theirs)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from engine.answer.detokenizer import UNDECIDED
 from engine.messages import Finished, Sampling, TextDelta
 from engine.serving.runtime import Runtime
 from tests.engine.asking import Client, ask, drain
@@ -77,10 +78,10 @@ def test_tokens_behind_the_last_text_are_reported_with_the_end(says: Says, runti
 def test_a_stop_string_that_only_the_end_of_the_answer_shows_is_why_it_ended(
     says: Says, runtime: Runtime
 ) -> None:
-    """Bytes that are no character are held until it is certain, which is here when the length is reached."""
-    broken = tokens_of(runtime, "\u4f60")[0]
+    """Bytes that are no character are held until it is certain, and by then the answer may be as long as it may be."""
+    broken = [tokens_of(runtime, "\u4f60")[0]] * (UNDECIDED + 1)
     four = tokens_of(runtime, "four")
-    text, end, reported = says([*four, broken, broken], stop=("\ufffd",), max_tokens=len(four) + 2)
+    text, end, reported = says([*four, *broken], stop=("\ufffd",), max_tokens=len(four) + len(broken))
     assert (text, end.reason) == ("four", "stop")
     assert "".join(reported) == "four"
 

@@ -172,15 +172,6 @@ def test_no_body_holds_the_loop(body: bytes) -> None:
     assert max(map(_seconds, _reading(body))) < 4 * yardstick
 
 
-def test_no_step_of_a_picture_takes_as_long_as_all_of_it() -> None:
-    """Against one join of as many characters at its end. Of an allocator that moves it once a step may take half."""
-    size = 60 * MIB
-    parts = ["A" * PIECE_BYTES] * (size // PIECE_BYTES)
-    body = b'["' + b"A" * size + b'"]'
-    at_once = min(_seconds(lambda: "".join(parts)) for _ in range(3))
-    assert min(max(map(_seconds, _reading(body))) for _ in range(3)) < 0.85 * at_once
-
-
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE.keys())
 def test_no_body_takes_much_more_memory_than_it_is_long(body: bytes) -> None:
     tracemalloc.start()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from service.chat.schemas import ChatRequest
 from service.errors import RequestError, UnavailableError
@@ -64,5 +65,8 @@ def test_an_empty_salt_is_a_salt() -> None:
 @pytest.mark.parametrize(("seconds", "header"), [(0.01, "1"), (1.0, "1"), (2.6, "3")])
 def test_who_is_told_to_come_back_is_told_a_whole_second_at_least(seconds: float, header: str) -> None:
     error = UnavailableError("queue_full", "Try again later.", retry_after=seconds)
-    answer = asyncio.run(_service_error(cast(Any, None), error))
+    request = Request(
+        {"type": "http", "method": "POST", "path": "/v1/chat", "headers": [], "server": ("x", 80)}
+    )
+    answer = asyncio.run(_service_error(request, error))
     assert answer.headers["retry-after"] == header

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from pathlib import Path
 from urllib.parse import quote
 
@@ -138,8 +139,10 @@ def test_a_folder_that_becomes_a_link_while_it_is_read_leads_nowhere(pages: Path
         while not stop.is_set():
             (pages / "deep").rename(pages / "aside")
             (pages / "deep").symlink_to(pages.parent)
+            time.sleep(0.0005)
             (pages / "deep").unlink()
             (pages / "aside").rename(pages / "deep")
+            time.sleep(0.0005)
 
     swapping = threading.Thread(target=swap)
     swapping.start()

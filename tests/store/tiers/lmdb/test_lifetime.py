@@ -67,12 +67,17 @@ def test_a_child_neither_has_it_open_nor_keeps_others_from_having_it_alone(
 ) -> None:
     tier.put(record_of(1), NOW, never_held)
     go, gone = os.pipe()
+    here, born = os.pipe()
     child = os.fork()
     if child == 0:
         owner = tier.opened_by
         os.close(gone)
+        os.write(born, b"!")  # by now it has let go of what it inherited
         os.read(go, 1)
         os._exit(0 if owner is None else 1)
+    assert os.read(here, 1) == b"!"
+    os.close(here)
+    os.close(born)
     tier.close()
     claim = Claim(path)
     with claim.alone():
