@@ -108,7 +108,7 @@ def client(service: ServiceProcess) -> httpx.Client:
 def check(answer: Answer) -> None:
     report, usage = answer.report, answer.usage
     assert report["fallback"] is None
-    kinds = ("reused_tokens", "compiled_tokens", "refreshed_tokens")
+    kinds = ("reused_tokens", "compiled_tokens", "refreshed_tokens", "chained_tokens")
     assert sum(report[kind] for kind in kinds) == report["visual_tokens"] > 0
     assert usage["completion_tokens"] >= 1
 
