@@ -275,6 +275,7 @@ def ratios_of(figures: dict[str, dict[str, Any]]) -> dict[str, float]:
         ratios[f"itl_p99_vs_p50{label}"] = gaps["p99"] / gaps["p50"]
         options = figure["features"]
         ratios[f"n4_vs_4_requests{label}"] = options["n4_seconds"] / options["4_requests_seconds"]
+        ratios[f"n4_vs_4_at_once{label}"] = options["n4_seconds"] / options["4_requests_at_once_seconds"]
         ratios[f"constrained_vs_free_itl{label}"] = options["constrained_itl_ms"] / options["free_itl_ms"]
     ratios["livez_ms_p99"] = figures["page-reader"]["flood"]["livez_ms"]["p99"]
     ratios["errors"] = float(sum(map(errors_of, figures.values())))

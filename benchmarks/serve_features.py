@@ -17,18 +17,22 @@ FORM = {"regex": "[a-z ]{2000}"}
 
 
 async def features(url: str, make: Callable[[], Asked], rounds: int) -> dict[str, Any]:
-    """Each option and its alternative in turn, on prompts that `make` makes; medians over `rounds`. In seconds."""
-    several, separate, formed, free = [], [], [], []
+    """Each option and its alternatives in turn, on prompts that `make` makes; medians over `rounds`. Without `n`
+    one asks again and again, or all at once."""
+    several, in_turn, at_once, formed, free = [], [], [], [], []
     for _ in range(rounds):
         asked = with_options(make(), temperature=1.0, ignore_eos=True)
         several.append(await _run(url, [with_options(asked, n=ANSWERS)]))
-        separate.append(await _run(url, [with_options(asked, seed=seed) for seed in range(ANSWERS)]))
+        each = [with_options(asked, seed=seed) for seed in range(ANSWERS)]
+        in_turn.append(await _run(url, each, users=1))
+        at_once.append(await _run(url, each, users=ANSWERS))
         asked = make()
         formed.append(await _run(url, [with_options(asked, structured_outputs=FORM)]))
         free.append(await _run(url, [with_options(asked, ignore_eos=True)]))
     return {
         "n4_seconds": median(done.seconds for done in several),
-        "4_requests_seconds": median(done.seconds for done in separate),
+        "4_requests_seconds": median(done.seconds for done in in_turn),
+        "4_requests_at_once_seconds": median(done.seconds for done in at_once),
         "constrained_itl_ms": 1000 * median(map(seconds_a_token, formed)),
         "free_itl_ms": 1000 * median(map(seconds_a_token, free)),
         "tokens": {"n4": several[-1].samples[0].tokens, "constrained": formed[-1].samples[0].tokens},
@@ -45,8 +49,8 @@ def seconds_a_token(done: Round) -> float:
     return (sample.total - sample.ttft) / (sample.tokens - 1)
 
 
-async def _run(url: str, requests: Sequence[Asked]) -> Round:
-    done = await drive(url, len(requests), requests)
+async def _run(url: str, requests: Sequence[Asked], users: int = 1) -> Round:
+    done = await drive(url, users, requests)
     if done.errors:
         raise NotMeasured(f"a request failed: {done.errors[0]}")
     return done
