@@ -10,8 +10,8 @@ of 0, 50 or 100 %. A user asks again as soon as the last answer is complete. Pag
 highest load has them fetched from the service's own demo pages instead.
 Users run on uvloop, as the service does, so that they take little of what is measured.
 Front-end overhead is the first token's time as the user sees it without the engine's own (its queue included): parsing,
-picture decoding, the way to the worker and back, HTTP, and what the user's side of this benchmark takes itself. The text
-of the random model is mostly broken characters, which are held until a few tokens later: its overhead has that in it.
+picture decoding, the way to the worker and back, HTTP, and what the user's side of this benchmark takes itself. The
+random model writes mostly broken characters, which are held until a few tokens later: its overhead has that in it.
 Writes `benchmarks/results/serve.json`; exits non-zero, and writes nothing, where it could not measure. Where requests
 failed the file says how many, and the exit status is non-zero too.
 """
