@@ -57,3 +57,12 @@ class CacheControls(WireModel):
                 "cache.pin", f"with 'cache.mode' {self.mode} nothing is stored that could be pinned"
             )
         return self
+
+
+def agreed_salt(cache: CacheControls | None, cache_salt: str | None) -> str | None:
+    """The salt of a request, which may stand in `cache_salt` (as in vLLM), in `cache.salt`, or in both if they are the
+    same."""
+    own = cache.salt if cache else None
+    if cache_salt is not None and own not in (None, cache_salt):
+        raise conflict("cache_salt", "'cache_salt' and 'cache.salt' differ")
+    return cache_salt or own

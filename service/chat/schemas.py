@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from service.chat.cache_schemas import UNSUPPORTED_IN_CACHE, CacheControls, Option, OptionName
+from service.chat.cache_schemas import UNSUPPORTED_IN_CACHE, CacheControls, Option, OptionName, agreed_salt
 from service.chat.form_schemas import FreeText, ResponseFormat, StructuredOutputs
 from service.chat.message_schemas import UNSUPPORTED_IN_MESSAGE, ChatMessage, Items, Text
 from service.chat.retention import Retention
@@ -168,12 +168,7 @@ class ChatRequest(WireModel):
             raise conflict("top_logprobs", "'top_logprobs' goes with 'logprobs': true")
         if self.stream_options is not None and not self.stream:
             raise conflict("stream_options", "'stream_options' goes with 'stream': true")
-        if (
-            self.cache_salt is not None
-            and self.cache is not None
-            and self.cache.salt not in (None, self.cache_salt)
-        ):
-            raise conflict("cache_salt", "'cache_salt' and 'cache.salt' differ")
+        agreed_salt(self.cache, self.cache_salt)
         return self
 
     @classmethod
@@ -193,7 +188,7 @@ class ChatRequest(WireModel):
 
     @property
     def salt(self) -> str | None:
-        return self.cache_salt or (self.cache.salt if self.cache else None)
+        return agreed_salt(self.cache, self.cache_salt)
 
     @property
     def token_limit(self) -> int | None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, Tag, model_validator
 
 from engine.tools import Tools, ToolUse
-from service.chat.cache_schemas import UNSUPPORTED_IN_CACHE, CacheControls
+from service.chat.cache_schemas import UNSUPPORTED_IN_CACHE, CacheControls, agreed_salt
 from service.chat.form_schemas import Schema
 from service.chat.message_schemas import CacheControl, FileSource, ImageBlock, Items, Text
 from service.chat.schemas import Stop
@@ -184,9 +184,7 @@ class CountRequest(WireModel):
         choice = self.tool_choice
         if choice is not None and (choice.name is not None) != (choice.type == "tool"):
             raise conflict("tool_choice", "'name' goes with the type 'tool', which needs it")
-        own = self.cache.salt if self.cache else None
-        if self.cache_salt is not None and own not in (None, self.cache_salt):
-            raise conflict("cache_salt", "'cache_salt' and 'cache.salt' differ")
+        agreed_salt(self.cache, self.cache_salt)
         self.known_tools()
         return self
 
@@ -199,7 +197,7 @@ class CountRequest(WireModel):
 
     @property
     def salt(self) -> str | None:
-        return self.cache_salt or (self.cache.salt if self.cache else None)
+        return agreed_salt(self.cache, self.cache_salt)
 
     def known_tools(self) -> Tools | None:
         """What the engine is told; None where there are no tools."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from engine.tools import Tools
-from service.chat.cache_schemas import UNSUPPORTED_IN_CACHE, CacheControls
+from service.chat.cache_schemas import UNSUPPORTED_IN_CACHE, CacheControls, agreed_salt
 from service.chat.form_schemas import FreeText, JsonObject, NamedSchema
 from service.chat.message_schemas import InputFileBlock, InputImageBlock, Items, Text
 from service.chat.retention import Retention
@@ -233,9 +233,7 @@ class ResponsesRequest(WireModel):
             raise conflict("top_logprobs", f"'top_logprobs' goes with '{_LOGPROBS}' in 'include'")
         if self.stream_options is not None and not self.stream:
             raise conflict("stream_options", "'stream_options' goes with 'stream': true")
-        own = self.cache.salt if self.cache else None
-        if self.cache_salt is not None and own not in (None, self.cache_salt):
-            raise conflict("cache_salt", "'cache_salt' and 'cache.salt' differ")
+        agreed_salt(self.cache, self.cache_salt)
         self.known_tools()
         return self
 
@@ -248,7 +246,7 @@ class ResponsesRequest(WireModel):
 
     @property
     def salt(self) -> str | None:
-        return self.cache_salt or (self.cache.salt if self.cache else None)
+        return agreed_salt(self.cache, self.cache_salt)
 
     @property
     def wants_logprobs(self) -> bool:
